@@ -1,0 +1,1 @@
+"""One file per rung of the ladder, found by its name."""

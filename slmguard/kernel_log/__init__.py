@@ -1,0 +1,1 @@
+"""Reading the kernel log and recognising what it says about memory."""

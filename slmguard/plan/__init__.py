@@ -1,0 +1,1 @@
+"""Before deployment: will this model fit, and with which flags and limits?"""

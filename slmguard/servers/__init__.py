@@ -1,0 +1,1 @@
+"""One file per inference server, found by its name."""

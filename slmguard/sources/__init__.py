@@ -1,0 +1,1 @@
+"""Where memory figures come from: read-only, each source takes its root directory."""
