@@ -123,10 +123,17 @@ def run_rung(action: Action, request: RungRequest, context: ActionContext) -> Ru
     """Run one rung with dry run, timing and every failure turned into a result. Never raises."""
     started_s = context.clock()
     if request.dry_run:
-        return RungResult(request.request_id, request.rung, Outcome.DRY_RUN, started_s, 0.0, "dry run: nothing was done")
+        return RungResult(
+            request.request_id, request.rung, Outcome.DRY_RUN, started_s, 0.0, "dry run: nothing was done"
+        )
     if started_s >= request.deadline_s:
         return RungResult(
-            request.request_id, request.rung, Outcome.TIMEOUT, started_s, 0.0, "its deadline passed before it could start"
+            request.request_id,
+            request.rung,
+            Outcome.TIMEOUT,
+            started_s,
+            0.0,
+            "its deadline passed before it could start",
         )
     try:
         outcome, detail = action.run(request, context)
