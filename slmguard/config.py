@@ -247,8 +247,6 @@ class RunSection(Section):
     interval_min_s: Annotated[float, Field(ge=0.05, le=10)] = DEFAULTS.cadence.min_s
     interval_max_s: Annotated[float, Field(ge=0.1, le=60)] = DEFAULTS.cadence.max_s
     fill_rate: Annotated[float, BeforeValidator(parse_size), Field(gt=0)] = DEFAULTS.cadence.fill_bytes_per_s
-    control_socket: str = DEFAULT_SOCKET
-    state_directory: str = DEFAULT_STATE
     record: str | None = None
 
     @model_validator(mode="after")
@@ -256,6 +254,21 @@ class RunSection(Section):
         if self.interval_min_s > self.interval_max_s:
             raise ValueError("interval_min_s is above interval_max_s")
         return self
+
+
+AbsolutePath = Annotated[str, Field(pattern=r"^/")]
+
+
+class ControlSection(Section):
+    """[control]: the socket that status, top and the gate talk to."""
+
+    socket: AbsolutePath = DEFAULT_SOCKET
+
+
+class StateSection(Section):
+    """[state]: where counters are kept over restarts."""
+
+    directory: AbsolutePath = DEFAULT_STATE
 
 
 class ConfigFile(Section):
@@ -272,6 +285,8 @@ class ConfigFile(Section):
     restart: RestartSection = Field(default_factory=RestartSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
     run: RunSection = Field(default_factory=RunSection)
+    control: ControlSection = Field(default_factory=ControlSection)
+    state: StateSection = Field(default_factory=StateSection)
     gate: dict[str, Any] = Field(default_factory=dict)  # the gate validates its own table
 
     @model_validator(mode="after")
@@ -317,8 +332,8 @@ class ConfigFile(Section):
                 restart.method, tuple(restart.command), restart.drain_s, restart.stop_timeout_s, restart.ready_timeout_s
             ),
             metrics_listen=self.metrics.listen if self.metrics.enabled else None,
-            control_socket=run.control_socket,
-            state_directory=run.state_directory,
+            control_socket=self.control.socket,
+            state_directory=self.state.directory,
             lock_memory=run.lock_memory,
             record_path=run.record,
             core=core,
