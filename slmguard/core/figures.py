@@ -42,10 +42,9 @@ def hot_weights_now(reading: MemoryReading) -> int:
 
 
 def limit_of(reading: MemoryReading) -> int | None:
-    """MemoryHigh, or MemoryMax when there is no MemoryHigh."""
-    if reading.high_bytes is not None:
-        return reading.high_bytes
-    return reading.max_bytes
+    """The lower of MemoryHigh and MemoryMax; None without either. (A MemoryHigh above MemoryMax never throttles.)"""
+    limits = [limit for limit in (reading.high_bytes, reading.max_bytes) if limit is not None]
+    return min(limits) if limits else None
 
 
 def compute(reading: MemoryReading, hot_weights_peak_bytes: int, figure: str) -> Figures:

@@ -177,6 +177,7 @@ def _follow_life(state: State, sample: Sample, events: LifeEvents) -> State:
         ours = state.ladder.running is not None and state.ladder.running.rung in ladder.RESTARTS
         if not first and not ours:
             events.add(EventKind.UNEXPECTED_RESTART, "the service started anew without the guard having asked for it")
+        # A new cgroup counts from 0; only what was counted before the guard's very first look is not news.
         seen = state.oom_kills_seen if first else 0
         state = State(
             instance=memory.instance,
