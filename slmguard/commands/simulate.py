@@ -105,6 +105,8 @@ def _print_steps(steps: Iterator[object], *, as_json: bool) -> None:
                 print(json.dumps(line))
             else:
                 shown = "  --  " if ratio is None else f"{ratio:6.1%}"
-                print(f"{step.sample.now_s:12.1f} s  {shown}  {decision.level.word:8}  {event.kind.value:16}  {event.text}")
+                print(
+                    f"{step.sample.now_s:12.1f} s  {shown}  {decision.level.word:8}  {event.kind.value:16}  {event.text}"
+                )
     if not as_json:
         print(f"{total} samples replayed.")

@@ -1,7 +1,7 @@
 """When will the limit be reached at the present slope?
 
-The slope is the median of the slopes between all pairs of points (Theil-Sen): one step of a few MB followed by
-silence does not look like growth, while many steps do.
+The slope is the median of the slopes between all pairs of points (Theil-Sen), and the newer half of the window must
+show it too: one step of a few MB followed by silence does not look like growth, while many steps do.
 """
 
 from __future__ import annotations
@@ -48,16 +48,20 @@ def _with_step(track: Track, now_s: float, figure_bytes: int, settings: Forecast
 
 
 def slope(points: tuple[tuple[float, int], ...]) -> float | None:
-    """Median slope in bytes per second over all pairs of points, None when they are too few to tell."""
+    """Robust slope in bytes per second, None when the points are too few to tell."""
     if len(points) < MIN_POINTS:
         return None
+    return min(_median_slope(points), _median_slope(points[len(points) // 2 :]))
+
+
+def _median_slope(points: tuple[tuple[float, int], ...]) -> float:
     slopes = [
         (later_bytes - earlier_bytes) / (later_s - earlier_s)
         for index, (earlier_s, earlier_bytes) in enumerate(points)
         for later_s, later_bytes in points[index + 1 :]
         if later_s > earlier_s
     ]
-    return statistics.median(slopes) if slopes else None
+    return statistics.median(slopes) if slopes else 0.0
 
 
 def seconds_until(track: Track, figure_bytes: int, limit_bytes: int, settings: ForecastSettings) -> float | None:

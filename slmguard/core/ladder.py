@@ -120,10 +120,11 @@ def _restart_blocked(
     recent = [at_s for at_s in state.restarts_s if now_s - at_s < HOUR_S]
     if len(recent) >= restart.budget_per_hour:
         return "budget_spent"
+    if rung is Rung.FORCED_RESTART:
+        # A stall has its own deadline; a planned restart that just failed must not put it off.
+        return None
     if recent and now_s - recent[-1] < restart.min_interval_s:
         return "cooling"
-    if rung is Rung.FORCED_RESTART:
-        return None
     if state.futile_restarts >= settings.ineffective_after:
         return "ineffective"
     if freeable_ratio is not None and freeable_ratio < restart.min_freeable_ratio:

@@ -222,8 +222,11 @@ def _foreseen(settings: Settings, state: State, now: Figures, forecast_s: float 
 
 
 def _freeable(state: State, now: Figures) -> int | None:
+    """What a restart can free; None when the guard came too late to know. A life that has just begun holds nothing."""
     known = state.baseline.baseline_bytes
-    return None if known is None else max(0, now.demand_bytes - known)
+    if known is None:
+        return 0 if state.baseline.fresh else None
+    return max(0, now.demand_bytes - known)
 
 
 def _settle_rung(
