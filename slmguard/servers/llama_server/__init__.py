@@ -141,7 +141,7 @@ class Adapter:
         self._learn_calls(deadline_s)
 
     def _learn_calls(self, deadline_s: float) -> None:
-        """Which rungs there are, asked without doing anything: an action that no build has, a GET in place of a POST."""
+        """Which rungs there are, asked without doing anything: an action that no build has, GET where POST belongs."""
         if not self._is_router:
             answer = self._client.post("/slots/0?action=none", {}, self._left_s(deadline_s))
             if isinstance(answer, Response):
