@@ -39,8 +39,8 @@ class Rig:
 
     def connect(self) -> socket.socket:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        peer.connect(str(self.path))  # blocking, so that a full backlog is waited for
         peer.settimeout(5)
-        peer.connect(str(self.path))
         return peer
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class Desk:
     def __init__(self, directory: Path, now_s: float = 1000.0, boot_id: str = "boot-1") -> None:
         self.now_s = now_s
         self.told: list[str] = []
-        boot = directory.parent / "boot_id"
+        boot = Path(tempfile.mkdtemp()) / "boot_id"
         boot.write_text(boot_id + "\n", encoding="ascii")
         self.worker = Worker("test", lambda: None)
         self.keeper = Keeper(directory, "x.service", self.worker, lambda: self.now_s, self.told.append, boot)
