@@ -44,6 +44,7 @@ class ControlServer:
 
     def push(self) -> None:
         """Tell subscribed gates what has changed, or every 5 s that nothing has."""
+        self._server.sweep()
         now_s = self._clock()
         version = self._hub.version
         if version == self._pushed_version and now_s - self._pushed_at_s < PUSH_INTERVAL_S:
@@ -154,6 +155,9 @@ def _listen(path: Path) -> socket.socket:
         mask = os.umask(0o117)
         try:
             listener.bind(str(path))
+        except OSError:
+            listener.close()
+            raise
         finally:
             os.umask(mask)
         listener.listen(16)

@@ -14,6 +14,8 @@ from typing import Any
 from slmguard.reactor import Reactor
 
 READ_BYTES = 16 * 1024
+# Closing while the peer still sends would reset the connection and lose the answer; its words are read and thrown away.
+DRAIN_S = 2.0
 
 
 class Connection:
@@ -25,6 +27,7 @@ class Connection:
         self.unsent = bytearray()
         self.deadline_s = deadline_s
         self.close_when_sent = False
+        self.draining = False
         self.closed = False
         self.notes: dict[str, Any] = {}
 
@@ -124,8 +127,23 @@ class StreamServer:
         if not data:
             self.drop(connection)
             return
+        if connection.draining:
+            return
         connection.received += data
         self._on_input(connection)
+
+    def _hang_up(self, connection: Connection) -> None:
+        """Say that nothing more comes, and wait a moment for the peer to stop talking."""
+        if connection.draining:
+            return
+        connection.draining = True
+        connection.deadline_s = self._clock() + DRAIN_S
+        try:
+            connection.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.drop(connection)
+            return
+        self._reactor.modify(connection.sock.fileno(), select.EPOLLIN)
 
     def _flush(self, connection: Connection) -> None:
         try:
@@ -137,7 +155,7 @@ class StreamServer:
             return
         del connection.unsent[:sent]
         if not connection.unsent and connection.close_when_sent:
-            self.drop(connection)
+            self._hang_up(connection)
             return
         waiting = select.EPOLLOUT if connection.unsent else 0
         self._reactor.modify(connection.sock.fileno(), select.EPOLLIN | waiting)
