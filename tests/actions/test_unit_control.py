@@ -73,10 +73,8 @@ class Systemd:
         path = self.folder / "log"
         return path.read_text().splitlines() if path.exists() else []
 
-    def control(
-        self, unit: str = "llama-server", sleep: Callable[[float], bool] = lambda _: False
-    ) -> SystemdUnitControl:
-        return SystemdUnitControl(unit, systemctl=str(self.path), sleep=sleep)
+    def control(self, *, stops: bool = False) -> SystemdUnitControl:
+        return SystemdUnitControl("llama-server", systemctl=str(self.path), sleep=lambda _: stops, poll_s=0.01)
 
 
 @pytest.fixture

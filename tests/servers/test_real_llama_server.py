@@ -18,8 +18,8 @@ LIMIT_S = 240.0
 PROMPT = "The quick brown fox jumps over the lazy dog again and again. "
 
 
-def guard(server: RealServer, **changes: str) -> ServerAdapter:
-    return load("llama-server", ServerOptions(server.url, timeout_s=20.0, **changes))
+def guard(server: RealServer, api_key: str | None = None) -> ServerAdapter:
+    return load("llama-server", ServerOptions(server.url, api_key, timeout_s=20.0))
 
 
 class Request:
