@@ -25,7 +25,7 @@ class Action:
         try:
             with gate_held(request, context):
                 began_s = context.clock()
-                cut = drain(request, context)
+                drained = drain(request, context)
                 drained_s = context.clock()
                 left = left_s(request, context, "requests in flight were drained; nothing was restarted")
                 context.unit.restart(min(context.stop_timeout_s, left))
@@ -37,7 +37,6 @@ class Action:
             if restarted:
                 return Outcome.OK, "restarted; the daemon is stopping and did not wait for it to be ready"
             return Outcome.FAILED, "the daemon is stopping: nothing was restarted"
-        drained = "requests drained" if cut == 0 else f"{'some' if cut is None else cut} requests cut off"
         return Outcome.OK, (
             f"{drained} after {drained_s - began_s:.1f} s, restarted in {started_s - drained_s:.1f} s, "
             f"ready {ready_s - started_s:.1f} s later"

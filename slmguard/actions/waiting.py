@@ -35,18 +35,21 @@ def gate_held(request: RungRequest, context: ActionContext) -> Iterator[None]:
         context.gate.release()
 
 
-def drain(request: RungRequest, context: ActionContext) -> int | None:
-    """Wait until nothing runs, for at most `drain_s`; then cut off what still does.
+def drain(request: RungRequest, context: ActionContext) -> str:
+    """Wait until nothing runs, for at most `drain_s`; then have a connected gate cut off what still does.
 
-    Returns how many requests were cut off (0: all finished), None when that is not known. Raises TimeoutError at the
-    deadline, DaemonStopsError when the daemon stops.
+    Returns what became of the requests, in words. Raises TimeoutError at the deadline, DaemonStopsError when the daemon
+    stops.
     """
     running = _wait_idle(request, context, context.drain_s)
     if running == 0:
-        return 0
+        return "requests drained"
+    count = "an unknown number of" if running is None else str(running)
+    if not context.gate.connected():
+        return f"{count} requests still running"
     context.gate.cut()
     _wait_idle(request, context, _CUT_GRACE_S)
-    return running
+    return f"{count} requests cut off"
 
 
 def _wait_idle(request: RungRequest, context: ActionContext, limit_s: float) -> int | None:

@@ -48,6 +48,13 @@ class Response:
         """The body as text, undecodable bytes replaced."""
         return self.body.decode("utf-8", "replace")
 
+    def message(self, limit_chars: int = 200) -> str:
+        """What an answer that is no success says, as one line: the message of OpenAI's error shape, else the body."""
+        document = self.document()
+        error = document.get("error") if isinstance(document, dict) else None
+        message = error.get("message") if isinstance(error, dict) else error
+        return printable(message if isinstance(message, str) else self.text(), limit_chars)
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -142,7 +149,7 @@ class _DeadlineSocket:
         return io.BufferedReader(_DeadlineReader(self._sock, self._left_s), _READ_BYTES)
 
     def close(self) -> None:
-        self._sock.close()
+        """Nothing: http.client calls this as soon as it has seen `Connection: close`, before the body is read."""
 
 
 class HttpClient:
@@ -196,12 +203,12 @@ class HttpClient:
             finally:
                 sock.close()
         except TimeoutError:
-            return Failure(f"{where}: no answer within {limit_s:g} s", timed_out=True)
+            return Failure(f"{where}: no answer within {round(limit_s, 1):g} s", timed_out=True)
         except ConnectionRefusedError:
             return Failure(f"{where}: connection refused (nothing listens there)")
         except http.client.HTTPException as error:
-            said = printable(str(error), 80)
-            return Failure(f"{where}: not a valid HTTP answer ({type(error).__name__}{': ' + said if said else ''})")
+            said = printable(str(error), 80) or type(error).__name__
+            return Failure(f"{where}: not a valid HTTP answer ({said})")
         except ValueError as error:  # http.client raises it for nonsense lengths and header values
             return Failure(f"{where}: not a valid HTTP answer ({printable(str(error), 80)})")
         except OSError as error:
@@ -238,7 +245,7 @@ class HttpClient:
 
 
 def _read_bounded(response: http.client.HTTPResponse, limit_bytes: int) -> tuple[bytes, bool]:
-    """The body up to the limit, and whether there was more. Raises IncompleteRead when the server closes mid-body.
+    """The body up to the limit, and whether there was more. Raises HTTPException when the server closes mid-body.
 
     Counts for itself against the announced length: before Python 3.12 `read1` does not, and would wait for the peer
     to close the connection.
@@ -257,7 +264,7 @@ def _read_bounded(response: http.client.HTTPResponse, limit_bytes: int) -> tuple
     if size > limit_bytes:
         return data[:limit_bytes], True
     if announced is not None and size < announced:
-        raise http.client.IncompleteRead(b"", announced - size)
+        raise http.client.HTTPException(f"the body broke off, {announced - size} bytes short")
     return data, False
 
 
@@ -305,7 +312,7 @@ def rung_reply(answer: Response | Failure, done: str) -> RungReply:
         return RungReply(Outcome.TIMEOUT if answer.timed_out else Outcome.FAILED, answer.reason)
     if answer.status in {200, 202, 204}:
         return RungReply(Outcome.OK, done)
-    said = printable(answer.text())
+    said = answer.message()
     if answer.status in {404, 405, 501}:
         return RungReply(Outcome.ABSENT, f"the server has no such call (answered {answer.status})")
     if answer.status in {401, 403}:

@@ -85,5 +85,5 @@ def _model_names(answer: Response) -> tuple[str, ...] | None:
 def _trouble(answer: Response) -> str:
     if answer.cut:
         return f"/v1/models answered more than {len(answer.body)} bytes"
-    said = printable(answer.text(), 80)
+    said = answer.message(80)
     return f"/v1/models answered {answer.status} without a list of models{': ' + said if said else ''}"

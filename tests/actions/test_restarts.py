@@ -33,6 +33,13 @@ def test_what_has_not_drained_is_cut_off_before_the_restart() -> None:
     assert (result.outcome, "2 requests cut off" in result.detail) == (Outcome.OK, True)
 
 
+def test_without_a_gate_nothing_is_said_to_be_cut_off() -> None:
+    world = World(busy_until_s=1000.0, connected=False)
+    result = run(world, drain_s=5.0)
+    assert world.log == ["hold", "restart", "release"]
+    assert result.detail.startswith("2 requests still running after 5.0 s, restarted in 1.0 s")
+
+
 def test_an_idle_service_is_restarted_without_waiting() -> None:
     world = World()
     assert "drained after 0.0 s" in run(world).detail

@@ -166,6 +166,19 @@ def keep_open(peer: socket.socket, closing: threading.Event) -> None:
     closing.wait(20)
 
 
+@_misdeed
+def ended_by_closing(peer: socket.socket, _closing: threading.Event) -> None:
+    peer.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + b"z" * 300_000)
+
+
+@_misdeed
+def chunked(peer: socket.socket, _closing: threading.Event) -> None:
+    peer.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
+    for _ in range(50):
+        peer.sendall(b"bb8\r\n" + b"abc" * 1000 + b"\r\n")
+    peer.sendall(b"0\r\n\r\n")
+
+
 MISDEEDS: dict[str, Reply | Misdeed] = {
     "401": error(401, "Invalid API Key", "authentication_error"),
     "404": error(404, "File Not Found", "not_found_error"),

@@ -59,9 +59,25 @@ def test_an_answer_ends_at_its_length_although_the_connection_stays_open() -> No
         assert response(HttpClient(server.url, timeout_s=LONG_S).get("/")).document() == {"status": "ok"}
 
 
+def test_a_long_body_is_read_to_its_end_after_connection_close() -> None:
+    body = bytes(range(256)) * 3000
+    with running(FakeServer(otherwise=Reply(body=body, headers=("Connection: close",)))) as server:
+        assert response(HttpClient(server.url, timeout_s=LONG_S).get("/")).body == body
+
+
+def test_a_body_without_length_ends_with_the_connection() -> None:
+    with running(FakeServer(otherwise=fake_server.ended_by_closing)) as server:
+        assert response(HttpClient(server.url, timeout_s=LONG_S).get("/")).body == b"z" * 300_000
+
+
+def test_a_chunked_body_is_put_together() -> None:
+    with running(FakeServer(otherwise=fake_server.chunked)) as server:
+        assert response(HttpClient(server.url, timeout_s=LONG_S).get("/")).body == b"abc" * 50_000
+
+
 def test_a_body_that_breaks_off_is_a_failure() -> None:
     with running(FakeServer(otherwise=fake_server.close_mid_body)) as server:
-        assert "IncompleteRead" in failure(HttpClient(server.url, timeout_s=LONG_S).get("/")).reason
+        assert "broke off, 3990 bytes short" in failure(HttpClient(server.url, timeout_s=LONG_S).get("/")).reason
 
 
 def test_endless_headers_are_a_failure() -> None:

@@ -20,7 +20,7 @@ from slmguard.core.model import Outcome, Rung, ServerReading
 from slmguard.servers.base import RungReply, ServerOptions
 from slmguard.servers.http import Failure, HttpClient, Response, printable, rung_reply, trim
 from slmguard.servers.llama_server import router
-from slmguard.servers.llama_server.answers import Counters, Slot, error_message, read_counters, read_slots
+from slmguard.servers.llama_server.answers import Counters, Slot, read_counters, read_slots
 from slmguard.servers.llama_server.progress import Progress
 
 _T = TypeVar("_T")
@@ -266,7 +266,7 @@ def _health_trouble(health: Response) -> str:
     document = health.document()
     if health.status == 200:
         return "" if isinstance(document, dict) and "status" in document else f"/health answered {_nature(health)}"
-    message = printable(error_message(document), 100)
+    message = health.message(100)
     if health.status == 503:
         return message or "still loading (answered 503)"
     if health.status in {401, 403}:

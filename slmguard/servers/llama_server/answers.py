@@ -127,10 +127,3 @@ def read_models(document: object) -> tuple[Model, ...] | None:
         if isinstance(value, str) and isinstance(entry.get("id"), str):
             models.append(Model(entry["id"], value))
     return tuple(models)
-
-
-def error_message(document: object) -> str:
-    """The message of an OpenAI-shaped error, or "" when there is none."""
-    error = document.get("error") if isinstance(document, Mapping) else None
-    message = error.get("message") if isinstance(error, Mapping) else error
-    return message if isinstance(message, str) else ""

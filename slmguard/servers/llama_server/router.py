@@ -35,11 +35,15 @@ def _query(path: str, model: str) -> str:
     return f"{path}?model={quote(model, safe='')}&autoload=false"
 
 
-def _busy_slots(get: Get, model: str, deadline_s: float) -> tuple[list[Slot], int] | None:
-    """The busy slots of one model and the number of all; None when it did not tell."""
+def _busy_slots(get: Get, model: str, deadline_s: float) -> list[Slot] | str:
+    """The busy slots of one model; a sentence when it did not tell."""
     answer = get(_query("/slots", model), deadline_s)
-    slots = read_slots(answer.document()) if isinstance(answer, Response) and answer.status == 200 else None
-    return ([slot for slot in slots if slot.busy], len(slots)) if slots is not None else None
+    if isinstance(answer, Failure):
+        return answer.reason
+    slots = read_slots(answer.document()) if answer.status == 200 else None
+    if slots is None:
+        return f"model {printable(model, 60)} did not tell its slots ({answer.status}: {answer.message(80)})"
+    return [slot for slot in slots if slot.busy]
 
 
 def _counters(get: Get, model: str, deadline_s: float) -> Counters | None:
@@ -50,19 +54,18 @@ def _counters(get: Get, model: str, deadline_s: float) -> Counters | None:
 def probe(get: Get, progress: dict[str, Progress], now_s: float, deadline_s: float) -> ServerReading:
     """Slots and tokens over all loaded models; `progress` keeps one count per model, also of those unloaded since."""
     names, trouble = _loaded(get, deadline_s)
-    busy = total = 0
+    busy = 0
     troubles = [trouble] if trouble else []
     for name in names:
         counters = _counters(get, name, deadline_s)
-        seen = _busy_slots(get, name, deadline_s) if counters is None or counters.busy_slots != 0 else ([], 1)
-        if seen is None:
-            troubles.append(f"model {printable(name, 60)} did not tell its slots")
+        seen = _busy_slots(get, name, deadline_s) if counters is None or counters.busy_slots != 0 else []
+        if isinstance(seen, str):
+            troubles.append(seen)
             busy += counters.busy_slots or 0 if counters is not None else 0
         else:
-            busy += len(seen[0])
-            total += seen[1]
-        if counters is not None or seen is not None:
-            _count_of(name, progress).note(counters, seen[0] if seen is not None else None)
+            busy += len(seen)
+        if counters is not None or not isinstance(seen, str):
+            _count_of(name, progress).note(counters, None if isinstance(seen, str) else seen)
     known = [count.tokens or 0 for count in progress.values()]
     return ServerReading(
         now_s,
@@ -70,7 +73,6 @@ def probe(get: Get, progress: dict[str, Progress], now_s: float, deadline_s: flo
         ready=not trouble,
         progress_tokens=None if trouble else sum(known),
         busy_slots=None if troubles else busy,
-        total_slots=total or None,
         detail="; ".join(troubles) or f"router with {len(names)} models loaded",
     )
 
@@ -89,8 +91,8 @@ def unload_idle(get: Get, client: HttpClient, deadline_s: float, left_s: Callabl
     kept: list[str] = []
     for name in names:
         seen = _busy_slots(get, name, deadline_s)
-        if seen is None or seen[0]:
-            kept.append(printable(name, 60) + (" (busy)" if seen is not None else " (did not tell whether it is idle)"))
+        if isinstance(seen, str) or seen:
+            kept.append(printable(name, 60) + (f" ({seen})" if isinstance(seen, str) else " (busy)"))
             continue
         reply = rung_reply(client.post("/models/unload", {"model": name}, left_s(deadline_s)), "")
         if reply.outcome is not Outcome.OK:
