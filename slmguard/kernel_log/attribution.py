@@ -53,14 +53,15 @@ class OpenOoms:
     def __init__(self) -> None:
         self._open: list[Oom] = []
 
-    def start(self, record: Record) -> list[Oom]:
-        """A new OOM begins; returns those that it ends."""
+    def start(self, record: Record) -> tuple[Oom, list[Oom]]:
+        """A new OOM begins; returns it and those that it ends."""
         ended = [oom for oom in self._open if not _may_be_interleaved(oom, record)]
         self._open = [oom for oom in self._open if _may_be_interleaved(oom, record)]
-        self._open.append(Oom(record))
+        new = Oom(record)
+        self._open.append(new)
         if len(self._open) > MAX_OPEN:
             ended.append(self._open.pop(0))
-        return ended
+        return new, ended
 
     @property
     def newest(self) -> Oom | None:

@@ -27,7 +27,7 @@ PRIORITY = re.compile(r"<(\d{1,3})>\s?")
 SYSLOG_5424 = re.compile(
     r"1 (\S+) (\S+) (\S+) (\S+) (\S+) (?:-|(?:\[(?:[^\]\\]|\\.)*\])+)(?: |$)(?:\ufeff)?",
 )
-UPTIME = re.compile(r"\[?<?\s*(\d{1,12}\.\d{1,9})(?:,\d)?(?:\s*<\s*-?\d+\.\d+>)?\s*\]\s?")
+UPTIME = re.compile(r"\[?<?\s*(\d{1,12}\.\d{1,9})(?:,\d)?(?:\s*<\s*-?\d+\.\d+>)?\s*\]\s*")
 DELTA = re.compile(r"\[\s*(?:\+\d+\.\d+|<\s*\d+\.\d+>)\s*\]\s?")
 CALLER = re.compile(r"\[\s*([TC]\d+)(?:@[TC]?\d+)?\]\s?")
 # Vendor kernels (MediaTek, Samsung, Qualcomm, Huawei, Spreadtrum) print cpu and task after the time.
@@ -37,9 +37,10 @@ VENDOR = re.compile(
 BRACKETED_DATE = re.compile(
     r"\[([^\[\]]{0,40}?\b\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?(?:\s[^\[\]]{0,24}|[Z+-][^\[\]]{0,6})?)\]\s?"
 )
+# A zone's name follows only after a weekday (journalctl -o short-full): elsewhere it is a log level.
 ISO_DATE = re.compile(
-    r"((?:\w{2,4}\s)?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?"
-    r"(?:\s?(?:Z|[+-]\d\d:?\d\d))?(?:\s[A-Z]{3,5}(?=\s))?)[:\s]\s*"
+    r"(\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:\s?(?:Z|[+-]\d\d:?\d\d))?"
+    r"|[^\W\d]{1,5}\.?\s\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?:\s[A-Z]{3,5}|\s[+-]\d\d)?)[:\s]\s*"
 )
 UNIX_TIME = re.compile(r"(\d{10}\.\d{3,9})\s+")
 # Up to four words of a date in any language, then a time of day.
@@ -52,9 +53,10 @@ KERNEL_TAG = re.compile(r"(?:(\S+)\s+)?(?:([a-z0-9]+)\.[a-z]+\s+)?(?:kernel|klog
 NX_OS_TAG = re.compile(r"(?:\S+\s+)?%KERN-\d-SYSTEM_MSG:\s")
 PROGRAM_TAG = re.compile(r"(?:\S+\s+)?(?:[a-z0-9]+\.[a-z]+\s+)?[^\s:\[\]]+(?:\[[^\]\s]*\])?:(?:\s|$)")
 HOST_THEN_UPTIME = re.compile(r"\S+\s+(?=\[\s*\d+\.\d+\])")
+NETCONSOLE = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?\s+(?=\[|<)")
 LOGCAT = re.compile(
     r"(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d\.\d+\s+(?:"
-    r"(?P<pid>\d+)[\s-]+(?P<tid>\d+)\s+(?P<rest>.*)|[VDIWEF]/(?P<tag>[^(]*)\(\s*(?P<briefpid>\d+)\):\s?(?P<brief>.*))"
+    r"(?:[a-z_]\w*\s+)?(?P<pid>\d+)[\s-]+(?P<tid>\d+)\s+(?P<rest>.*)|[VDIWEF]/(?P<tag>[^(]*)\(\s*(?P<briefpid>\d+)\):\s?(?P<brief>.*))"
 )
 LOGCAT_REST = re.compile(r"[VDIWEF]\s+(?:kernel)?\s*:\s(.*)|[VDIWEF]\s+(?=[<\[])(.*)")
 CONTAINER = re.compile(r"\d{4}-\d\d-\d\dT\S+ (?:stdout|stderr) [FP] |[\w.-]+\s+\| ")
@@ -133,8 +135,8 @@ def _take_one(prefix: _Prefix) -> bool:
     first = prefix.rest[:1]
     if first == "<":
         return _take_priority(prefix)
-    if first in "[(" or (first.isdigit() and UPTIME.match(prefix.rest)):
-        return _take_bracket(prefix)
+    if (first in "[(" or first.isdigit()) and _take_bracket(prefix):
+        return True
     if prefix.uptime is not None and not prefix.kernel_tag and prefix.try_take(VENDOR):
         return True
     return _take_words(prefix)
@@ -180,7 +182,7 @@ def _take_bracket(prefix: _Prefix) -> bool:
 def _take_words(prefix: _Prefix) -> bool:
     if prefix.kernel_tag:
         return False
-    if _take_logcat(prefix) or _take_date(prefix):
+    if _take_logcat(prefix) or _take_date(prefix) or prefix.try_take(NETCONSOLE):
         return True
     match = prefix.try_take(KERNEL_TAG)
     if match:

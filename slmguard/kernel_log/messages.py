@@ -39,7 +39,7 @@ TAIL_ADJ = re.compile(r"\boom_score_adj:(-?\d{1,4})(?=[ ,]|$)")
 INVOKED = re.compile(r"(?:(?P<comm>.{1,80}) invoked )?oom-killer: ?gfp_mask=")
 INVOKED_ORDER = re.compile(r"\border=(-?\d{1,2})(?=,|\s|$)")
 SUMMARY = "oom-kill:constraint="
-SUMMARY_END = re.compile(r",pid=(\d{1,10}),uid=(-?\d{1,10})\s*$|,pid=(\d{1,10}),(?:uid.*)?$")
+SUMMARY_END = re.compile(r",pid=(\d{1,10}),(?:uid=(-?\d{1,10})\s*|(?:u|ui|uid|uid=|uid=-)?)$")
 CONSTRAINT = re.compile(r"oom-kill:constraint=(CONSTRAINT_(?:NONE|CPUSET|MEMORY_POLICY|MEMCG))(?=,|\s|$)")
 TASK_IN = re.compile(r"Task in (?P<task>/.*?)(?: killed as a result of limit of (?P<limit>/.*))?$")
 LIMIT_REACHED = re.compile(r"Memory limit reached of cgroup (/.*)$")
@@ -166,7 +166,7 @@ def parse_summary(text: str) -> Summary | None:
         return None
     constraint = CONSTRAINT.match(text)
     end = SUMMARY_END.search(text)
-    pid = _pid(end[1] or end[3]) if end else None
+    pid = _pid(end[1]) if end else None
     head = text[: text.find(",task_memcg=")] if ",task_memcg=" in text else text
     oom_memcg = None
     start = head.find(",oom_memcg=")

@@ -21,7 +21,7 @@ from slmguard.kernel_log.record import Record
 
 # Every record of interest holds one of these; the test costs 0.5 us a line, taking the prefix off costs 10.
 HINTS = (
-    *("oom", "OOM", "emory", "ill", "alloc", "ALLOC", "panic", "swiotlb", "SW-IOMMU", "NVRM", "on behalf of"),
+    *("oom", "OOM", "emory", "ill", "alloc", "ALLOC", "Alloc", "NvMap", "nvmap", "panic", "swiotlb", "SW-IOMMU", "NVRM", "on behalf of"),
     *("mems_allowed", "Linux version", "-- "),
 )
 
@@ -232,11 +232,10 @@ class OomParser:
     # OOMs without a kill line
 
     def _start(self, record: Record) -> Oom:
-        for ended in self._ooms.start(record):
-            self._abandon(ended)
-        newest = self._ooms.newest
-        assert newest is not None  # noqa: S101 (it has just been started)
-        return newest
+        oom, ended = self._ooms.start(record)
+        for old in ended:
+            self._abandon(old)
+        return oom
 
     def _abandon(self, oom: Oom) -> None:
         """An OOM ends without its kill line. A victim that the kernel named for certain is an event, a guess is not."""
