@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _open(name: str) -> IO[bytes]:
     if name == "-":
-        if sys.stdin.isatty():
+        if sys.stdin is None or sys.stdin.isatty():
             raise UserError("no log given: name a file, or pipe one in, for example: journalctl -k | slmguard oom")
         return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
     try:
@@ -105,7 +105,8 @@ def _print_text(scan: LogScan) -> None:
             print(f"    {line}")
     if counts:
         kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        print(f"\n{sum(counts.values())} OOM events in {scan.lines} lines: {kinds}")
+        total = sum(counts.values())
+        print(f"\n{total} OOM event{'s' if total > 1 else ''} in {scan.lines} lines: {kinds}")
     else:
         print(f"no OOM kill in {scan.lines} lines")
     for tally in scan.tallies.values():

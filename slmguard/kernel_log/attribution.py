@@ -103,34 +103,39 @@ def _may_be_interleaved(oom: Oom, record: Record) -> bool:
     return apart is not None and apart <= INTERLEAVED_S
 
 
-def attributed(killed: Killed, oom: Oom | None) -> OomEvent:
+def attributed(killed: Killed, oom: Oom | None, record: Record) -> OomEvent:
     """The kill with what its OOM says about it. Sizes and score are never taken from anywhere but the kill line."""
-    event = OomEvent(
-        kind=killed.kind or UNKNOWN,
+    sizes = killed.sizes
+    comm: str | None = killed.comm or None
+    if killed.comm_is_cut and oom is not None:
+        comm = _whole_comm(killed, oom)
+    summary = oom.summary if oom is not None else None
+    invoked = oom.invoked if oom is not None else None
+    uid = killed.uid
+    if uid is None and summary is not None and summary.pid == killed.pid:
+        uid = summary.uid
+    return OomEvent(
+        kind=killed.kind or (oom.kind if oom is not None else None) or UNKNOWN,
         victim_pid=killed.pid,
-        victim_comm=killed.comm or None,
-        uid=killed.uid,
+        victim_comm=comm,
+        constraint=summary.constraint if summary is not None else None,
+        task_memcg=_task_memcg(killed.pid, comm, oom) if oom is not None else None,
+        oom_memcg=(summary.oom_memcg if summary is not None else None) or (oom.oom_memcg if oom is not None else None),
+        anon_rss_kb=sizes.get("anon_rss_kb"),
+        file_rss_kb=sizes.get("file_rss_kb"),
+        shmem_rss_kb=sizes.get("shmem_rss_kb"),
+        total_vm_kb=sizes.get("total_vm_kb"),
         oom_score_adj=killed.oom_score_adj,
-        anon_rss_kb=killed.sizes.get("anon_rss_kb"),
-        file_rss_kb=killed.sizes.get("file_rss_kb"),
-        shmem_rss_kb=killed.sizes.get("shmem_rss_kb"),
-        total_vm_kb=killed.sizes.get("total_vm_kb"),
-        pgtables_kb=killed.sizes.get("pgtables_kb"),
-    )
-    if oom is None:
-        return event
-    if killed.comm_is_cut:
-        event = replace(event, victim_comm=_whole_comm(killed, oom))
-    if oom.summary is not None:
-        event = with_summary(event, oom.summary, task_memcg=_task_memcg(event, oom, oom.summary))
-    return replace(
-        event,
-        kind=killed.kind or oom.kind or event.kind,
-        task_memcg=event.task_memcg or oom.task_memcg,
-        oom_memcg=event.oom_memcg or oom.oom_memcg,
-        group_memcg=oom.group_memcg,
-        invoker_comm=oom.invoked.comm if oom.invoked else None,
-        gfp_order=oom.invoked.order if oom.invoked else None,
+        uid=uid,
+        invoker_comm=invoked.comm if invoked is not None else None,
+        gfp_order=invoked.order if invoked is not None else None,
+        pgtables_kb=sizes.get("pgtables_kb"),
+        group_memcg=oom.group_memcg if oom is not None else None,
+        time=record.time,
+        source=record.form,
+        uptime_s=record.uptime_s,
+        seq=record.seq,
+        line=record.line,
     )
 
 
@@ -146,14 +151,17 @@ def with_summary(event: OomEvent, summary: Summary, task_memcg: str | None) -> O
     )
 
 
-def _task_memcg(event: OomEvent, oom: Oom, summary: Summary) -> str | None:
+def _task_memcg(pid: int, comm: str | None, oom: Oom) -> str | None:
     """The victim's cgroup.
 
     Of a group kill only the first victim is named: the others share its cgroup when that is the group itself,
     and so does a child that was killed in its parent's place (5.0).
     """
-    if summary.pid in (event.victim_pid, None):
-        return summary.task_memcg(event.victim_comm)
+    summary = oom.summary
+    if summary is None:
+        return oom.task_memcg
+    if summary.pid in (pid, None):
+        return summary.task_memcg(comm)
     own = summary.task_memcg(summary.comm())
     is_sacrificed_child = oom.chosen is not None and oom.chosen.pid == summary.pid
     return own if is_sacrificed_child or own == oom.group_memcg else None

@@ -23,6 +23,12 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 JUNK_BEFORE = " \t\r\x00\ufeff>"
 MAX_PREFIXES = 10
 
+# The two most common beginnings, alone or together, in one step: half of the time of the general way.
+COMMON = re.compile(
+    r"(?:([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?!kernel:)[^\s:\[\]]{1,255} kernel: )?"
+    r"(?:\[ {0,12}(\d{1,12}\.\d{6})\] +)?"
+)
+
 PRIORITY = re.compile(r"<(\d{1,3})>\s?")
 SYSLOG_5424 = re.compile(
     r"1 (\S+) (\S+) (\S+) (\S+) (\S+) (?:-|(?:\[(?:[^\]\\]|\\.)*\])+)(?: |$)(?:\ufeff)?",
@@ -61,7 +67,7 @@ LOGCAT = re.compile(
 LOGCAT_REST = re.compile(r"[VDIWEF]\s+(?:kernel)?\s*:\s(.*)|[VDIWEF]\s+(?=[<\[])(.*)")
 CONTAINER = re.compile(r"\d{4}-\d\d-\d\dT\S+ (?:stdout|stderr) [FP] |[\w.-]+\s+\| ")
 GREP_FILE = re.compile(
-    r"(?:[\w./@+-]*[/.][\w./@+-]*[:-])?(?:\d+[:-])?(?=\[\s*\d+\.\d|<\d+>|\w{3}\s+\d{1,2}\s\d\d:|\d{4}-\d\d-\d\d)"
+    r"(?:[\w./@+-]{0,200}[/.][\w./@+-]{0,200}[:-])?(?:\d{1,10}[:-])?(?=\[\s*\d+\.\d|<\d+>|\w{3}\s+\d{1,2}\s\d\d:|\d{4}-\d\d-\d\d)"
 )
 REPEATED = re.compile(r"message repeated \d+ times: \[ ?(.*)\]$")
 
@@ -113,6 +119,11 @@ def frame(line: str, *, number: int = 0, form: str = "auto") -> Record | None:
 
 def _strip(line: str) -> _Prefix:
     prefix = _Prefix(line)
+    common = COMMON.match(line)
+    if common is not None and common.end() > 0:
+        prefix.rest = line[common.end() :]
+        prefix.stamp, prefix.uptime = common[1], common[2]
+        prefix.kernel_tag = common[1] is not None
     for _ in range(MAX_PREFIXES):
         if prefix.foreign or MESSAGE_START.match(prefix.rest):
             break
@@ -196,7 +207,7 @@ def _take_words(prefix: _Prefix) -> bool:
     if match:
         prefix.foreign = match[1] != "kern"
         return True
-    if prefix.stamp is not None and not prefix.date_in_brackets:
+    if prefix.stamp is not None and prefix.uptime is None and not prefix.date_in_brackets:
         return _take_tag(prefix)
     return prefix.stamp is None and prefix.uptime is None and prefix.try_take(GREP_FILE) is not None
 

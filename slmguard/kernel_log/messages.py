@@ -36,7 +36,8 @@ SIZES = {
 }
 TAIL_UID = re.compile(r"\bUID:(-?\d{1,10})(?= |,|$)")
 TAIL_ADJ = re.compile(r"\boom_score_adj:(-?\d{1,4})(?=[ ,]|$)")
-INVOKED = re.compile(r"(?:(?P<comm>.{1,80}) invoked )?oom-killer: ?gfp_mask=")
+# A name may hold a line feed; /dev/kmsg keeps it within the record.
+INVOKED = re.compile(r"(?:(?P<comm>.{1,80}) invoked )?oom-killer: ?gfp_mask=", re.DOTALL)
 INVOKED_ORDER = re.compile(r"\border=(-?\d{1,2})(?=,|\s|$)")
 SUMMARY = "oom-kill:constraint="
 SUMMARY_END = re.compile(r",pid=(\d{1,10}),(?:uid=(-?\d{1,10})\s*|(?:u|ui|uid|uid=|uid=-)?)$")
@@ -44,7 +45,7 @@ CONSTRAINT = re.compile(r"oom-kill:constraint=(CONSTRAINT_(?:NONE|CPUSET|MEMORY_
 TASK_IN = re.compile(r"Task in (?P<task>/.*?)(?: killed as a result of limit of (?P<limit>/.*))?$")
 LIMIT_REACHED = re.compile(r"Memory limit reached of cgroup (/.*)$")
 GROUP = re.compile(r"Tasks in (/.*) are going to be killed due to memory\.oom\.group set")
-SPARED = re.compile(r"(?:.{0,60}: )?OOM victim (\d{1,10}) \(.*\) is already exiting")
+SPARED = re.compile(r"(?:.{0,60}: )?OOM victim (\d{1,10}) \(.{0,80}\) is already exiting", re.DOTALL)
 NO_VICTIM = re.compile(
     r"(?:Kernel panic - not syncing: )?(?:Out of memory and no killable processes|System is deadlocked on memory)"
 )
@@ -123,7 +124,7 @@ class Summary:
 
 def parse_killed(text: str) -> Killed | None:
     """The fields of a kill line, or None for any other line, or a kill line cut before the name."""
-    match = KILLED.match(text)
+    match = KILLED.match(text) if "illed process " in text else None
     if match is None or (pid := _pid(match["pid"])) is None:
         return None
     comm, tail, uid, is_cut = _split_comm(text, match.end(), COMM_END)
@@ -144,7 +145,7 @@ def parse_killed(text: str) -> Killed | None:
 
 def parse_chosen(text: str) -> Chosen | None:
     """The process the kernel (before 5.1) meant to kill; None for `… sharing same memory`, which follows a kill."""
-    match = CHOSEN.match(text)
+    match = CHOSEN.match(text) if "ill process " in text else None
     if match is None or match["reason"] is None or (pid := _pid(match["pid"])) is None:
         return None
     comm, _, _, _ = _split_comm(text, match.end(), CHOSEN_END)
@@ -153,7 +154,7 @@ def parse_chosen(text: str) -> Chosen | None:
 
 def parse_invoked(text: str) -> Invoked | None:
     """The OOM's first line. 2.6.9 printed it without a name."""
-    match = INVOKED.match(text)
+    match = INVOKED.match(text) if "oom-killer:" in text else None
     if match is None:
         return None
     order = INVOKED_ORDER.search(text, match.end())
@@ -203,9 +204,14 @@ def _split_comm(text: str, start: int, end: re.Pattern[str]) -> tuple[str, str, 
             break
         best = match
     if best is not None:
-        return text[start : best.start()], text[best.start() + 1 :], best.groupdict().get("uid"), False
+        return (
+            text[start : best.start()][:ESCAPED_COMM_CHARS],
+            text[best.start() + 1 :],
+            best.groupdict().get("uid"),
+            False,
+        )
     if text.rstrip(". ").endswith(")"):  # 2.6 ends after the name
-        return text[start:].rstrip(". ")[:-1], "", None, False
+        return text[start:].rstrip(". ")[:-1][:ESCAPED_COMM_CHARS], "", None, False
     return text[start:][:ESCAPED_COMM_CHARS], "", None, True
 
 

@@ -21,7 +21,22 @@ from slmguard.kernel_log.record import Record
 
 # Every record of interest holds one of these; the test costs 0.5 us a line, taking the prefix off costs 10.
 HINTS = (
-    *("oom", "OOM", "emory", "ill", "alloc", "ALLOC", "Alloc", "NvMap", "nvmap", "panic", "swiotlb", "SW-IOMMU", "NVRM", "on behalf of"),
+    *(
+        "oom",
+        "OOM",
+        "emory",
+        "ill",
+        "alloc",
+        "ALLOC",
+        "Alloc",
+        "NvMap",
+        "nvmap",
+        "panic",
+        "swiotlb",
+        "SW-IOMMU",
+        "NVRM",
+        "on behalf of",
+    ),
     *("mems_allowed", "Linux version", "-- "),
 )
 
@@ -29,6 +44,14 @@ FILE_HOLD_RECORDS = 4000  # how far behind a kill its `oom-kill:` line may stand
 SAME_PID_S = 600  # the kernel hands out all other pids first; within this time the same pid is the same process
 MAX_REMEMBERED_PIDS = 4096
 MAX_NOTICES = 256
+
+
+def is_of_interest(text: str) -> bool:
+    """Whether a line can say anything about an OOM; a continuation of `oom-kill:` begins with a comma."""
+    for hint in HINTS:
+        if hint in text:
+            return True
+    return text.startswith(",")
 
 
 class OomParser:
@@ -41,7 +64,9 @@ class OomParser:
     def __init__(self, hold_records: int = FILE_HOLD_RECORDS) -> None:
         self._hold_records = hold_records
         self._ooms = OpenOoms()
-        self._held: deque[tuple[int, OomEvent]] = deque()
+        self._held: OrderedDict[int, tuple[int, OomEvent]] = OrderedDict()
+        self._held_pids: dict[int, int] = {}
+        self._serial = 0
         self._pids: OrderedDict[int, OomEvent] = OrderedDict()
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
         self._last_event: OomEvent | None = None
@@ -55,7 +80,7 @@ class OomParser:
         """Take one record; returns the events that are complete, in the order of their kill lines."""
         self.records += 1
         text = record.text
-        if text.startswith(",") or any(hint in text for hint in HINTS):
+        if is_of_interest(text):
             self._take(record)
         elif text:
             self._only_choices = None
@@ -74,8 +99,9 @@ class OomParser:
         for chosen, record in self._only_choices or ():
             self._report_lone_choice(chosen, record)
         self._only_choices = None
-        finished = [event for _, event in self._held]
+        finished = [event for _, event in self._held.values()]
         self._held.clear()
+        self._held_pids.clear()
         return finished
 
     def take_notices(self) -> list[Notice]:
@@ -146,11 +172,11 @@ class OomParser:
     def _take_lmk(self, record: Record) -> bool:
         """Android's in-kernel killer, whose message comes in several lines; True when this is one."""
         if (event := parse_lmk(record.text)) is not None:
-            self._emit(event, record)
+            self._emit(placed(event, record))
         elif (invoker := parse_lmk_beneficiary(record.text)) is not None:
-            if self._held and self._held[-1][1].kind == ANDROID_LMK:
-                at, event = self._held[-1]
-                self._held[-1] = (at, replace(event, invoker_comm=invoker))
+            last = self._last_event
+            if last is not None and last.kind == ANDROID_LMK:
+                self._amend(last.victim_pid, lambda event: replace(event, invoker_comm=invoker))
         else:
             return False
         return True
@@ -182,7 +208,7 @@ class OomParser:
             oom.kind = summary.kind or oom.kind
 
     def _on_chosen(self, chosen: Chosen, record: Record) -> None:
-        late = next((event for _, event in reversed(self._held) if event.victim_pid == chosen.pid), None)
+        late = self._held_event(chosen.pid)
         if late is not None and late.kind == UNKNOWN:
             self._amend(chosen.pid, lambda event: replace(event, kind=chosen.kind))
             self._only_choices = None
@@ -217,7 +243,7 @@ class OomParser:
             return
         if killed.comm_is_cut:
             self._note("cut_record", f"the kill of process {killed.pid} is cut in its name", record)
-        self._emit(attributed(killed, oom), record)
+        self._emit(attributed(killed, oom, record))
 
     def _without_victim(self, kind: str, record: Record) -> None:
         oom = self._ooms.unsettled(record)
@@ -227,7 +253,7 @@ class OomParser:
             event = replace(event, oom_memcg=oom.oom_memcg)
             if oom.invoked is not None:
                 event = with_invoked(event, oom.invoked)
-        self._emit(event, record)
+        self._emit(placed(event, record))
 
     # OOMs without a kill line
 
@@ -253,7 +279,7 @@ class OomParser:
         killed = Killed(summary.pid, comm, False, chosen.kind if chosen else summary.kind, summary.uid, {}, None)
         if not self._is_repeat(killed, record):
             self._note("cut_record", f"the kill line of process {summary.pid} is missing: sizes are unknown", record)
-            self._emit(attributed(killed, oom), record)
+            self._emit(attributed(killed, oom, record))
 
     def _report_lone_choice(self, chosen: Chosen, record: Record) -> None:
         """A log made of nothing but `Kill process` lines is the output of a search for "Out of memory"."""
@@ -261,7 +287,7 @@ class OomParser:
         if not self._is_repeat(killed, record):
             text = f"process {chosen.pid} ({chosen.comm}) has no kill line: a child may have died in its place"
             self._note("cut_record", text, record)
-            self._emit(attributed(killed, None), record)
+            self._emit(attributed(killed, None, record))
 
     # Events already seen
 
@@ -273,13 +299,13 @@ class OomParser:
         apart = apart_s(seen, record)
         if apart is not None and apart > SAME_PID_S:
             return False
-        is_same_name = seen.victim_comm == killed.comm or killed.comm_is_cut
+        is_same_name = (seen.victim_comm or "") == killed.comm or killed.comm_is_cut
         return is_same_name or (apart is not None and apart <= GROUP_KILL_S)
 
     def _attribute_late(self, summary: Summary) -> bool:
         """A summary whose kill line came before it: the log is printed newest first."""
         pid = summary.pid
-        event = next((event for _, event in reversed(self._held) if pid and event.victim_pid == pid), None)
+        event = self._held_event(pid)
         if event is None or event.constraint is not None:
             return False
         self._amend(pid, lambda event: with_summary(event, summary, summary.task_memcg(event.victim_comm)))
@@ -287,24 +313,21 @@ class OomParser:
         return True
 
     def _amend(self, pid: int | None, change: Callable[[OomEvent], OomEvent]) -> None:
-        for index in range(len(self._held) - 1, -1, -1):
-            at, event = self._held[index]
-            if event.victim_pid == pid:
-                self._held[index] = (at, change(event))
-                return
+        serial = self._held_pids.get(pid) if pid is not None else None
+        if serial is not None:
+            at, event = self._held[serial]
+            self._held[serial] = (at, change(event))
 
-    def _emit(self, event: OomEvent, record: Record) -> None:
-        event = replace(
-            event,
-            time=record.time,
-            source=record.form,
-            uptime_s=record.uptime_s,
-            seq=record.seq,
-            line=record.line,
-        )
+    def _held_event(self, pid: int | None) -> OomEvent | None:
+        serial = self._held_pids.get(pid) if pid is not None else None
+        return self._held[serial][1] if serial is not None else None
+
+    def _emit(self, event: OomEvent) -> None:
         self._last_event = event
-        self._held.append((self.records, event))
+        self._serial += 1
+        self._held[self._serial] = (self.records, event)
         if event.victim_pid is not None:
+            self._held_pids[event.victim_pid] = self._serial
             self._pids[event.victim_pid] = event
             self._pids.move_to_end(event.victim_pid)
             if len(self._pids) > MAX_REMEMBERED_PIDS:
@@ -312,8 +335,14 @@ class OomParser:
 
     def _release(self) -> list[OomEvent]:
         ready = []
-        while self._held and self._held[0][0] + self._hold_records <= self.records:
-            ready.append(self._held.popleft()[1])
+        while self._held:
+            serial, (at, event) = next(iter(self._held.items()))
+            if at + self._hold_records > self.records:
+                break
+            del self._held[serial]
+            if event.victim_pid is not None and self._held_pids.get(event.victim_pid) == serial:
+                del self._held_pids[event.victim_pid]
+            ready.append(event)
         return ready
 
     def _note_if_any(self, record: Record) -> None:
@@ -333,3 +362,10 @@ class OomParser:
 def with_invoked(event: OomEvent, invoked: Invoked) -> OomEvent:
     """The event with who asked for the memory."""
     return replace(event, invoker_comm=invoked.comm, gfp_order=invoked.order)
+
+
+def placed(event: OomEvent, record: Record) -> OomEvent:
+    """The event with where and when it was found."""
+    return replace(
+        event, time=record.time, source=record.form, uptime_s=record.uptime_s, seq=record.seq, line=record.line
+    )

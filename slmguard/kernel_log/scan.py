@@ -35,12 +35,17 @@ class Tally:
 
 
 class LogScan:
-    """One pass over a log. Iterate over `events()`; afterwards `tallies` holds what else was found."""
+    """One pass over a log. Iterate over `events()`; afterwards `tallies` holds what else was found.
+
+    Raises UserError for a file that is no text log or whose first bytes cannot be read.
+    """
 
     def __init__(self, stream: IO[bytes], name: str, form: str = "auto") -> None:
-        self._stream = stream
-        self._name = name
         self._form = form
+        try:
+            self._stream = _unpacked(stream, name)
+        except OSError as error:
+            raise UserError(f"cannot read {name!r}: {error.strerror or error}") from error
         self._parser = OomParser()
         self.tallies: dict[str, Tally] = {}
         self.lines = 0
@@ -48,11 +53,10 @@ class LogScan:
     def events(self) -> Iterator[OomEvent]:
         """The OOM events in the order of their kill lines.
 
-        Raises UserError for a file that is no text log. A log that breaks off (a damaged archive, a failing disk)
-        yields what was read and a tally `unreadable`.
+        A log that breaks off (a damaged archive, a failing disk) yields what was read and a tally `unreadable`.
         """
         try:
-            for line in self._raw_lines(_unpacked(self._stream, self._name)):
+            for line in self._raw_lines():
                 yield from self._take(line)
                 if self.lines & 0xFFF == 0:
                     self._collect_notices()
@@ -61,20 +65,20 @@ class LogScan:
         yield from self._parser.finish()
         self._collect_notices()
 
-    def _raw_lines(self, stream: _Lines) -> Iterator[bytes]:
+    def _raw_lines(self) -> Iterator[bytes]:
         """Lines, each at most 64 KiB; what a longer line has beyond that is skipped and said."""
-        while line := stream.readline(LONGEST_LINE_BYTES):
+        while line := self._stream.readline(LONGEST_LINE_BYTES):
             self.lines += 1
             yield line
             if len(line) < LONGEST_LINE_BYTES or line.endswith(b"\n"):
                 continue
             self._tally(Notice("long_line", f"line {self.lines} is longer than 64 KiB and was cut", line=self.lines))
-            while rest := stream.readline(LONGEST_LINE_BYTES):
+            while rest := self._stream.readline(LONGEST_LINE_BYTES):
                 if rest.endswith(b"\n"):
                     break
 
     def _take(self, line: bytes) -> list[OomEvent]:
-        if not line.startswith(b",") and not any(hint in line for hint in HINT_BYTES):
+        if not _is_of_interest(line):
             return self._parser.skip(1) if len(line) > 1 else []
         if line.lstrip().startswith(OTHER_JOURNAL_FORMS):
             text = "this output of journalctl does not say on one line who wrote a message: use -o short or -o json"
@@ -110,14 +114,20 @@ def _unpacked(stream: IO[bytes], name: str) -> _Lines:
 
         return gzip.GzipFile(fileobj=buffered)
     if start.startswith(XZ_MAGIC):
-        import lzma
-
-        return lzma.LZMAFile(buffered)
+        return _XzLines(buffered)
     if start.startswith(BZIP2_MAGIC):
         import bz2
 
         return bz2.BZ2File(buffered)
     return _Utf16Lines(buffered) if start.startswith(UTF_16_MARKS) else buffered
+
+
+def _is_of_interest(line: bytes) -> bool:
+    """As parser.is_of_interest, before the line is decoded."""
+    for hint in HINT_BYTES:
+        if hint in line:
+            return True
+    return line.startswith(b",")
 
 
 class _Lines(Protocol):
@@ -141,6 +151,22 @@ class _Raw(io.RawIOBase):
         data = self._source.read(len(view))
         view[: len(data)] = data
         return len(data)
+
+
+class _XzLines:
+    """An xz file whose damage shows as OSError, as with the other archives."""
+
+    def __init__(self, source: io.BufferedReader) -> None:
+        import lzma
+
+        self._file = lzma.LZMAFile(source)  # noqa: SIM115 (closed with its source)
+        self._damage = lzma.LZMAError
+
+    def readline(self, size: int, /) -> bytes:
+        try:
+            return self._file.readline(size)
+        except self._damage as error:
+            raise OSError(str(error)) from error
 
 
 class _Utf16Lines:

@@ -17,7 +17,7 @@ ROW = re.compile(r"\[\s*(\d{1,10})\]\s+(.*)$")
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """One task at the moment of the OOM. `rss_kb` counts all resident memory; None where the table has no such column."""
+    """One task at the moment of the OOM; None where the table has no such column. `rss_kb` is all resident memory."""
 
     pid: int
     comm: str
@@ -29,7 +29,7 @@ class TaskRow:
 
 
 def parse_task_table(lines: Iterable[str], page_kb: int = PAGE_KB) -> list[TaskRow]:
-    """The rows of the last table in `lines`; cut and foreign lines are left out. `page_kb` is the kernel's page size."""
+    """The rows of the last table in `lines`; cut and foreign lines are left out. `page_kb`: the page size."""
     columns: list[str] = []
     rows: list[TaskRow] = []
     for line in lines:

@@ -25,9 +25,9 @@ def events_of(lines: list[str], form: str) -> list[dict[str, object]]:
 @pytest.mark.parametrize("record", RECORDS, ids=[record["id"] for record in RECORDS])
 def test_every_record_gives_exactly_its_expected_events(record: dict[str, Any], form: str) -> None:
     found = events_of(record["lines"], record["format"] if form == "as labelled" else "auto")
-    assert [{name: event[name] for name in expected} for event, expected in zip(found, record["events"], strict=True)] == (
-        record["events"]
-    )
+    assert [
+        {name: event[name] for name in expected} for event, expected in zip(found, record["events"], strict=True)
+    ] == (record["events"])
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=[record["id"] for record in RECORDS])

@@ -240,6 +240,8 @@ def test_dmesg_json_is_read_line_by_line() -> None:
     assert (record.text, record.form) == (KILL, "dmesg")
 
 
-@pytest.mark.parametrize("line", ["{", "{}", "[]", '{"MESSAGE": 5}', '{"MESSAGE": null}', "{" * 5000, '{"log": 1}', '"', "\x00"])
+@pytest.mark.parametrize(
+    "line", ["{", "{}", "[]", '{"MESSAGE": 5}', '{"MESSAGE": null}', "{" * 5000, '{"log": 1}', '"', "\x00"]
+)
 def test_damaged_json_is_no_record(line: str) -> None:
     assert frame(line) is None or line == "[]"

