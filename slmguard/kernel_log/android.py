@@ -26,11 +26,12 @@ def parse_lmk(text: str) -> OomEvent | None:
     if match is None:
         return None
     beneficiary = ON_BEHALF.search(text)
+    adj = int(match["adj"])
     return OomEvent(
         ANDROID_LMK,
         victim_pid=int(match["pid"]),
         victim_comm=match["comm"],
-        oom_score_adj=int(match["adj"]),
+        oom_score_adj=adj if -1000 <= adj <= 1000 else None,
         invoker_comm=beneficiary[1] if beneficiary else None,
     )
 

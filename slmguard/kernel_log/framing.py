@@ -20,12 +20,14 @@ MESSAGE_START = re.compile(
     r"|Kernel panic|lowmemorykiller: |OOM killed process|send sigkill to"
 )
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-JUNK_BEFORE = " \t\r\x00\ufeff>"
+JUNK_BEFORE = " \t\r\x00\ufeff>`"
 MAX_PREFIXES = 10
+
+FOREIGN_FACILITY = r"(?:user|daemon|auth|authpriv|syslog|cron|mail|local\d)\.[a-z]+\s+kernel"  # BusyBox without a host
 
 # The two most common beginnings, alone or together, in one step: half of the time of the general way.
 COMMON = re.compile(
-    r"(?:([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?!kernel:)[^\s:\[\]]{1,255} kernel: )?"
+    r"(?:([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?!kernel:|" + FOREIGN_FACILITY + r")[^\s:\[\]]{1,255} kernel: )?"
     r"(?:\[ {0,12}(\d{1,12}\.\d{6})\] +)?"
 )
 
@@ -55,11 +57,14 @@ WORDY_DATE = re.compile(
     r"(?:\s[A-Z]{3,5}(?=\s\d{4}))?(?:\s+(?:19|20)\d\d(?=\s))?):?\s+"
 )
 DMESG_FACILITY = re.compile(r"(kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d)\s*:\w+\s*:\s")
-KERNEL_TAG = re.compile(r"(?:(\S+)\s+)?(?:([a-z0-9]+)\.[a-z]+\s+)?(?:kernel|klogd|vmunix)(?:\[0\])?:\s?(?:kernel:\s)?")
+KERNEL_TAG = re.compile(
+    r"(?:(?!" + FOREIGN_FACILITY + r")(\S+)\s+)?(?:([a-z0-9]+)\.[a-z]+\s+)?"
+    r"(?:kernel|klogd|vmunix)(?:\[0\])?:\s?(?:kernel:\s)?"
+)
 NX_OS_TAG = re.compile(r"(?:\S+\s+)?%KERN-\d-SYSTEM_MSG:\s")
 PROGRAM_TAG = re.compile(r"(?:\S+\s+)?(?:[a-z0-9]+\.[a-z]+\s+)?[^\s:\[\]]+(?:\[[^\]\s]*\])?:(?:\s|$)")
 HOST_THEN_UPTIME = re.compile(r"\S+\s+(?=\[\s*\d+\.\d+\])")
-NETCONSOLE = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?\s+(?=\[|<)")
+NETCONSOLE = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?\s+(?=\[|<|\d+,\d+,\d+,)")
 LOGCAT = re.compile(
     r"(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d\.\d+\s+(?:"
     r"(?:[a-z_]\w*\s+)?(?P<pid>\d+)[\s-]+(?P<tid>\d+)\s+(?P<rest>.*)|[VDIWEF]/(?P<tag>[^(]*)\(\s*(?P<briefpid>\d+)\):\s?(?P<brief>.*))"
@@ -114,7 +119,12 @@ def frame(line: str, *, number: int = 0, form: str = "auto") -> Record | None:
         from slmguard.kernel_log.json_lines import frame_json
 
         return frame_json(line, number)
-    return _record(_strip(line), number, form)
+    prefix = _strip(line)
+    if prefix.stamp is not None and prefix.rest[:1].isdigit():
+        record = parse_kmsg(prefix.rest, line=number, time=iso_or_as_printed(prefix.stamp))  # extended netconsole
+        if record is not None:
+            return record
+    return _record(prefix, number, form)
 
 
 def _strip(line: str) -> _Prefix:

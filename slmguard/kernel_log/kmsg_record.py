@@ -11,7 +11,8 @@ import re
 
 from slmguard.kernel_log.record import Record
 
-HEADER = re.compile(r"(\d{1,10}),(\d{1,20}),(\d{1,20}),([^;]{0,200});")
+# Extended netconsole may put the kernel's release first.
+HEADER = re.compile(r"(?:\d{1,2}\.\d[^,;\s]{0,60},)?(\d{1,10}),(\d{1,20}),(\d{1,20}),([^;]{0,200});")
 ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 CALLER = re.compile(r"(?:^|,)caller=([TC]\d+)")
 

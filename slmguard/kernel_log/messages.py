@@ -41,6 +41,8 @@ INVOKED = re.compile(r"(?:(?P<comm>.{1,80}) invoked )?oom-killer: ?gfp_mask=", r
 INVOKED_ORDER = re.compile(r"\border=(-?\d{1,2})(?=,|\s|$)")
 SUMMARY = "oom-kill:constraint="
 SUMMARY_END = re.compile(r",pid=(\d{1,10}),(?:uid=(-?\d{1,10})\s*|(?:u|ui|uid|uid=|uid=-)?)$")
+# Where a mail or a terminal broke the line, a blank is left after the comma.
+BROKEN_LINE = re.compile(r", +(?=(?:nodemask|cpuset|mems_allowed|oom_memcg|global_oom|task_memcg)\b)")
 CONSTRAINT = re.compile(r"oom-kill:constraint=(CONSTRAINT_(?:NONE|CPUSET|MEMORY_POLICY|MEMCG))(?=,|\s|$)")
 TASK_IN = re.compile(r"Task in (?P<task>/.*?)(?: killed as a result of limit of (?P<limit>/.*))?$")
 LIMIT_REACHED = re.compile(r"Memory limit reached of cgroup (/.*)$")
@@ -165,6 +167,8 @@ def parse_summary(text: str) -> Summary | None:
     """The `oom-kill:` line, whole or cut. Fields are found by their names: nodemask and paths may hold commas."""
     if not text.startswith(SUMMARY):
         return None
+    if ", " in text:
+        text = BROKEN_LINE.sub(",", text)
     constraint = CONSTRAINT.match(text)
     end = SUMMARY_END.search(text)
     pid = _pid(end[1]) if end else None
@@ -212,7 +216,15 @@ def _split_comm(text: str, start: int, end: re.Pattern[str]) -> tuple[str, str, 
         )
     if text.rstrip(". ").endswith(")"):  # 2.6 ends after the name
         return text[start:].rstrip(". ")[:-1][:ESCAPED_COMM_CHARS], "", None, False
-    return text[start:][:ESCAPED_COMM_CHARS], "", None, True
+    return _cut_comm(text[start:]), "", None, True
+
+
+def _cut_comm(rest: str) -> str:
+    """The name in a line that breaks off in or soon after it: up to the last bracket that can be its end."""
+    for end in range(min(len(rest), ESCAPED_COMM_CHARS), -1, -1):
+        if rest.startswith((") ", "),"), end) and _may_be_comm(rest[:end]):
+            return rest[:end]
+    return rest[:ESCAPED_COMM_CHARS]
 
 
 def _may_be_comm(name: str) -> bool:

@@ -7,17 +7,26 @@ OOM that has no kill yet. Everything kept between records is bounded.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
 from dataclasses import replace
 
 from slmguard.kernel_log import messages
 from slmguard.kernel_log.android import parse_lmk, parse_lmk_beneficiary
-from slmguard.kernel_log.attribution import GROUP_KILL_S, Oom, OpenOoms, apart_s, attributed, is_near, with_summary
+from slmguard.kernel_log.attribution import (
+    SAME_OOM_S,
+    Oom,
+    OpenOoms,
+    apart_s,
+    attributed,
+    is_near,
+    with_summary,
+)
 from slmguard.kernel_log.event import ANDROID_LMK, MEMCG, NO_VICTIM, PANIC, UNKNOWN, Notice, OomEvent
+from slmguard.kernel_log.held import HeldEvents, SeenKills
 from slmguard.kernel_log.messages import Chosen, Invoked, Killed, Summary
 from slmguard.kernel_log.notices import notice_in
 from slmguard.kernel_log.record import Record
+from slmguard.kernel_log.stamps import is_before as is_stamp_before
 
 # Every record of interest holds one of these; the test costs 0.5 us a line, taking the prefix off costs 10.
 HINTS = (
@@ -41,8 +50,8 @@ HINTS = (
 )
 
 FILE_HOLD_RECORDS = 4000  # how far behind a kill its `oom-kill:` line may stand (journalctl -r prints newest first)
-SAME_PID_S = 600  # the kernel hands out all other pids first; within this time the same pid is the same process
-MAX_REMEMBERED_PIDS = 4096
+NEW_BOOT_S = 60
+CLOCK_JITTER_S = 0.0005  # the clocks of two CPUs
 MAX_NOTICES = 256
 
 
@@ -62,16 +71,12 @@ class OomParser:
     """
 
     def __init__(self, hold_records: int = FILE_HOLD_RECORDS) -> None:
-        self._hold_records = hold_records
         self._ooms = OpenOoms()
-        self._held: OrderedDict[int, tuple[int, OomEvent]] = OrderedDict()
-        self._held_pids: dict[int, int] = {}
-        self._serial = 0
-        self._pids: OrderedDict[int, OomEvent] = OrderedDict()
+        self._held = HeldEvents(hold_records)
+        self._seen = SeenKills()
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
-        self._last_event: OomEvent | None = None
-        self._last_uptime_s = 0.0
-        self._reversed_pid: int | None = None
+        self._last_record: Record | None = None
+        self._is_backward = False
         self._only_choices: list[tuple[Chosen, Record]] | None = []
         self.records = 0
         self.dropped_notices = 0
@@ -84,13 +89,13 @@ class OomParser:
             self._take(record)
         elif text:
             self._only_choices = None
-        return self._release() if self._held else []
+        return self._held.release(self.records) if self._held else []
 
     def skip(self, records: int) -> list[OomEvent]:
         """Count records that hold none of HINTS and were not worth framing; returns events as `feed` does."""
         self.records += records
         self._only_choices = None
-        return self._release() if self._held else []
+        return self._held.release(self.records) if self._held else []
 
     def finish(self) -> list[OomEvent]:
         """Everything that is still held; the parser can be fed on."""
@@ -99,10 +104,7 @@ class OomParser:
         for chosen, record in self._only_choices or ():
             self._report_lone_choice(chosen, record)
         self._only_choices = None
-        finished = [event for _, event in self._held.values()]
-        self._held.clear()
-        self._held_pids.clear()
-        return finished
+        return self._held.drain()
 
     def take_notices(self) -> list[Notice]:
         """Notices since the last call, the newest 256 of them; `dropped_notices` counts the others."""
@@ -116,10 +118,7 @@ class OomParser:
         if not record.from_kernel:
             self._note_if_any(record)
             return
-        if record.uptime_s is not None:
-            if record.uptime_s < self._last_uptime_s - 60:
-                self._pids.clear()  # another boot, or a log that runs backwards
-            self._last_uptime_s = record.uptime_s
+        self._note_direction(record)
         text = record.text
         if (chosen := messages.parse_chosen(text)) is not None:
             self._on_chosen(chosen, record)
@@ -153,7 +152,7 @@ class OomParser:
         """The lines that end an OOM without a kill, and boots; True when this is one."""
         text = record.text
         if messages.NO_VICTIM.match(text):
-            last = self._last_event
+            last = self._held.last
             if "deadlocked" not in text or last is None or last.kind != NO_VICTIM:
                 self._without_victim(NO_VICTIM, record)
         elif messages.PANIC.match(text):
@@ -163,8 +162,8 @@ class OomParser:
         elif text.startswith(("Linux version ", "-- Boot ", "-- Reboot --")):
             for oom in self._ooms.drain():
                 self._abandon(oom)
-            self._pids.clear()
-            self._last_uptime_s = 0.0
+            self._seen.forget()
+            self._last_record = None
         else:
             return False
         return True
@@ -174,17 +173,17 @@ class OomParser:
         if (event := parse_lmk(record.text)) is not None:
             self._emit(placed(event, record))
         elif (invoker := parse_lmk_beneficiary(record.text)) is not None:
-            last = self._last_event
+            last = self._held.last
             if last is not None and last.kind == ANDROID_LMK:
-                self._amend(last.victim_pid, lambda event: replace(event, invoker_comm=invoker))
+                self._held.amend(last.victim_pid, lambda event: replace(event, invoker_comm=invoker))
         else:
             return False
         return True
 
     def _on_invoked(self, invoked: Invoked, record: Record) -> None:
-        if self._reversed_pid is not None:
-            self._amend(self._reversed_pid, lambda event: with_invoked(event, invoked))
-            self._reversed_pid = None
+        event = self._behind(record)
+        if event is not None and event.invoker_comm is None:
+            self._held.amend(event.victim_pid, lambda event: with_invoked(event, invoked))
             return
         self._start(record).invoked = invoked
 
@@ -208,9 +207,10 @@ class OomParser:
             oom.kind = summary.kind or oom.kind
 
     def _on_chosen(self, chosen: Chosen, record: Record) -> None:
-        late = self._held_event(chosen.pid)
+        late = self._held.of_pid(chosen.pid) or self._behind(record)
         if late is not None and late.kind == UNKNOWN:
-            self._amend(chosen.pid, lambda event: replace(event, kind=chosen.kind))
+            self._held.amend(late.victim_pid, lambda event: replace(event, kind=chosen.kind))
+            self._is_backward = True
             self._only_choices = None
             return
         oom = self._ooms.unsettled(record, chosen.comm)
@@ -230,6 +230,10 @@ class OomParser:
         oom.record = record
 
     def _on_limit(self, task_memcg: str | None, oom_memcg: str | None, record: Record) -> None:
+        event = self._behind(record)
+        if event is not None and event.oom_memcg is None:
+            self._held.amend(event.victim_pid, lambda event: replace(event, task_memcg=task_memcg, oom_memcg=oom_memcg))
+            return
         oom = self._ooms.unsettled(record) or self._start(record)
         oom.kind = MEMCG
         oom.task_memcg, oom.oom_memcg = task_memcg, oom_memcg
@@ -239,7 +243,7 @@ class OomParser:
         if oom is not None:
             oom.is_settled = True
             oom.kind = killed.kind or oom.kind
-        if self._is_repeat(killed, record):
+        if self._seen.is_repeat(killed, record):
             return
         if killed.comm_is_cut:
             self._note("cut_record", f"the kill of process {killed.pid} is cut in its name", record)
@@ -277,73 +281,55 @@ class OomParser:
             return
         comm = chosen.comm if chosen is not None else summary.comm() or ""
         killed = Killed(summary.pid, comm, False, chosen.kind if chosen else summary.kind, summary.uid, {}, None)
-        if not self._is_repeat(killed, record):
+        if not self._seen.is_repeat(killed, record):
             self._note("cut_record", f"the kill line of process {summary.pid} is missing: sizes are unknown", record)
             self._emit(attributed(killed, oom, record))
 
     def _report_lone_choice(self, chosen: Chosen, record: Record) -> None:
         """A log made of nothing but `Kill process` lines is the output of a search for "Out of memory"."""
         killed = Killed(chosen.pid, chosen.comm, False, chosen.kind, None, {}, None)
-        if not self._is_repeat(killed, record):
+        if not self._seen.is_repeat(killed, record):
             text = f"process {chosen.pid} ({chosen.comm}) has no kill line: a child may have died in its place"
             self._note("cut_record", text, record)
             self._emit(attributed(killed, None, record))
 
     # Events already seen
 
-    def _is_repeat(self, killed: Killed, record: Record) -> bool:
-        """The same kill printed again: unit and slice, a group kill's first victim, an echo in syslog."""
-        seen = self._pids.get(killed.pid)
-        if seen is None:
-            return False
-        apart = apart_s(seen, record)
-        if apart is not None and apart > SAME_PID_S:
-            return False
-        is_same_name = (seen.victim_comm or "") == killed.comm or killed.comm_is_cut
-        return is_same_name or (apart is not None and apart <= GROUP_KILL_S)
-
     def _attribute_late(self, summary: Summary) -> bool:
         """A summary whose kill line came before it: the log is printed newest first."""
         pid = summary.pid
-        event = self._held_event(pid)
+        event = self._held.of_pid(pid)
         if event is None or event.constraint is not None:
             return False
-        self._amend(pid, lambda event: with_summary(event, summary, summary.task_memcg(event.victim_comm)))
-        self._reversed_pid = pid
+        self._held.amend(pid, lambda event: with_summary(event, summary, summary.task_memcg(event.victim_comm)))
+        self._is_backward = True
         return True
 
-    def _amend(self, pid: int | None, change: Callable[[OomEvent], OomEvent]) -> None:
-        serial = self._held_pids.get(pid) if pid is not None else None
-        if serial is not None:
-            at, event = self._held[serial]
-            self._held[serial] = (at, change(event))
+    def _note_direction(self, record: Record) -> None:
+        """Whether the log is printed newest first, and whether a new boot has begun."""
+        last, self._last_record = self._last_record, record
+        if last is None:
+            return
+        if record.uptime_s is None or last.uptime_s is None:
+            is_before = is_stamp_before(record.time, last.time) if record.uptime_s is last.uptime_s else None
+            self._is_backward = self._is_backward if is_before is None else is_before
+            return
+        if record.uptime_s < last.uptime_s - NEW_BOOT_S:
+            self._seen.forget()  # or a log that is printed newest first, where it does no harm
+        if abs(record.uptime_s - last.uptime_s) > CLOCK_JITTER_S:
+            self._is_backward = record.uptime_s < last.uptime_s
 
-    def _held_event(self, pid: int | None) -> OomEvent | None:
-        serial = self._held_pids.get(pid) if pid is not None else None
-        return self._held[serial][1] if serial is not None else None
+    def _behind(self, record: Record) -> OomEvent | None:
+        """In a log that is printed newest first: the kill that the record, printed after it, came before."""
+        last = self._held.last
+        if not self._is_backward or last is None or last.victim_pid is None:
+            return None
+        event = self._held.of_pid(last.victim_pid)
+        return event if event is not None and (apart_s(event, record) or 0) <= SAME_OOM_S else None
 
     def _emit(self, event: OomEvent) -> None:
-        self._last_event = event
-        self._serial += 1
-        self._held[self._serial] = (self.records, event)
-        if event.victim_pid is not None:
-            self._held_pids[event.victim_pid] = self._serial
-            self._pids[event.victim_pid] = event
-            self._pids.move_to_end(event.victim_pid)
-            if len(self._pids) > MAX_REMEMBERED_PIDS:
-                self._pids.popitem(last=False)
-
-    def _release(self) -> list[OomEvent]:
-        ready = []
-        while self._held:
-            serial, (at, event) = next(iter(self._held.items()))
-            if at + self._hold_records > self.records:
-                break
-            del self._held[serial]
-            if event.victim_pid is not None and self._held_pids.get(event.victim_pid) == serial:
-                del self._held_pids[event.victim_pid]
-            ready.append(event)
-        return ready
+        self._held.add(event, self.records)
+        self._seen.add(event)
 
     def _note_if_any(self, record: Record) -> None:
         notice = notice_in(record)

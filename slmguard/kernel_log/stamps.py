@@ -52,6 +52,16 @@ def seconds_apart(first: str | None, second: str | None) -> int | None:
     return DAY_S - apart if apart > DAY_S - 900 else DAY_S
 
 
+def is_before(second: str | None, first: str | None) -> bool | None:
+    """Whether the later printed stamp `second` is the earlier time; None when they cannot be told apart."""
+    if first is None or second is None:
+        return None
+    one, two = TIME_OF_DAY.search(first), TIME_OF_DAY.search(second)
+    if one is None or two is None or _date(first, one) != _date(second, two) or _of_day(one) == _of_day(two):
+        return None
+    return _of_day(two) < _of_day(one)
+
+
 def _of_day(match: re.Match[str]) -> int:
     return int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3] or 0)
 

@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from slmguard.core.errors import UserError  # noqa: E402
 from slmguard.kernel_log.event import OomEvent  # noqa: E402
+from slmguard.kernel_log.framing import COLOUR  # noqa: E402
 from slmguard.kernel_log.json_lines import journal_entry  # noqa: E402
 from slmguard.kernel_log.kmsg_record import parse_kmsg, unescape  # noqa: E402
 from slmguard.kernel_log.record import FORMS  # noqa: E402
@@ -101,8 +102,9 @@ def check_event(event: OomEvent, text: str) -> None:
     assert all(line.isprintable() for line in details(event))
     if event.victim_pid is not None:
         assert 0 < event.victim_pid <= 1 << 22
-        # Damage may hide the number's digits from a plain search only by escapes or a digit of another script.
-        assert str(event.victim_pid) in unescape(text) or "\\" in text or not text.isascii()
+        # Escapes and colours inside the number are undone before it is read; digits of other scripts are digits.
+        shown = unescape(COLOUR.sub("", text))
+        assert str(event.victim_pid) in shown or "\\" in text or not text.isascii()
     assert len(event.victim_comm or "") <= LONGEST_COMM_CHARS
     for size in (event.anon_rss_kb, event.file_rss_kb, event.shmem_rss_kb, event.total_vm_kb):
         assert size is None or size >= 0

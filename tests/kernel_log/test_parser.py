@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slmguard.kernel_log.event import Notice, OomEvent
@@ -134,8 +136,27 @@ def test_the_reason_of_one_kill_is_not_taken_for_the_next() -> None:
 def test_a_log_printed_newest_first_gives_the_same_attribution() -> None:
     (event,) = events(killed(7), summary(7), "[  7]  1000   7  400  300 40960 0 0 victim", invoked())
     assert (event.task_memcg, event.invoker_comm, event.gfp_order) == ("/a.slice/b.service", "asker", 2)
-    (event,) = events(killed(7, reason=""), "Out of memory: Kill process 7 (victim) score 9 or sacrifice child")
-    assert event.kind == "global"
+    (event,) = events(
+        killed(7, reason=""), "Out of memory: Kill process 7 (victim) score 9 or sacrifice child", invoked()
+    )
+    assert (event.kind, event.invoker_comm) == ("global", "asker")
+
+
+@pytest.mark.parametrize("clock", ["[ {}.000000] ", "Jul 19 05:19:{} board kernel: "])
+def test_a_long_log_printed_newest_first_equals_the_same_log_printed_oldest_first(clock: str) -> None:
+    lines = []
+    for number in range(4):
+        at = [clock.format(10 + number * 10 + second) for second in range(5)]
+        lines += [
+            invoked(f"asker {number}", at=at[0]),
+            f"{at[1]}Task in /t{number} killed as a result of limit of /l{number}",
+            f"{at[2]}Memory cgroup out of memory: Kill process {7 + number} (v) score 9 or sacrifice child",
+            killed(7 + number, "v", reason="", at=at[3]),
+        ]
+        lines += [invoked(f"other {number}", at=at[4]), killed(70 + number, "w", at=clock.format(15 + number * 10))]
+    forward = [replace(event, line=0) for event in events(*lines)]
+    assert [event.invoker_comm for event in forward[:2]] == ["asker 0", "other 0"]
+    assert [replace(event, line=0) for event in events(*reversed(lines))] == forward[::-1]
 
 
 def test_a_victim_that_the_kernel_named_is_an_event_even_if_its_kill_line_is_lost() -> None:
@@ -280,3 +301,20 @@ def test_a_flood_of_notices_keeps_the_newest_and_counts_the_rest() -> None:
         assert record is not None
         parser.feed(record)
     assert (len(parser.take_notices()), parser.dropped_notices) == (MAX_NOTICES, 10)
+
+
+def test_a_name_before_a_cut_is_still_a_name() -> None:
+    for rest in (") total", ") ...", ") total-vm", "), UID"):
+        (event,) = events(f"Killed process 7 (java{rest}")
+        assert (event.victim_pid, event.victim_comm) == (7, "java")
+
+
+def test_a_summary_broken_by_mail_is_read() -> None:
+    broken = (
+        summary(7)
+        .replace(",cpuset", ", cpuset")
+        .replace(",oom_memcg", ", oom_memcg")
+        .replace(",task_memcg", ",  task_memcg")
+    )
+    (event,) = events(broken, killed(7))
+    assert (event.task_memcg, event.oom_memcg) == ("/a.slice/b.service", "/a.slice")
