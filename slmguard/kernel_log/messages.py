@@ -27,12 +27,15 @@ KILLED = re.compile(REASON + r"(?:OOM killed|Killed) process (?P<pid>\d{1,10})(?
 CHOSEN = re.compile(REASON + r"[Kk]ill process (?P<pid>\d{1,10}) \(")
 COMM_END = re.compile(r"\)(?:, UID (?P<uid>-?\d{1,10}),?)?,? +(?:total-vm|vsz|vm|adj|score)[: ]")
 CHOSEN_END = re.compile(r"\) score -?\d+")
-SIZES = {
-    "total_vm_kb": re.compile(r"\b(?:total-vm|vsz|vm):(\d{1,15})kB"),
-    "anon_rss_kb": re.compile(r"\banon-rss:(\d{1,15})kB"),
-    "file_rss_kb": re.compile(r"\bfile-rss:(\d{1,15})kB"),
-    "shmem_rss_kb": re.compile(r"\bshmem-rss:(\d{1,15})kB"),
-    "pgtables_kb": re.compile(r"\bpgtables:(\d{1,15})kB"),
+SIZE = re.compile(r"\b(total-vm|vsz|vm|anon-rss|file-rss|shmem-rss|pgtables):(\d{1,15})kB")
+SIZE_FIELDS = {
+    "total-vm": "total_vm_kb",
+    "vsz": "total_vm_kb",
+    "vm": "total_vm_kb",
+    "anon-rss": "anon_rss_kb",
+    "file-rss": "file_rss_kb",
+    "shmem-rss": "shmem_rss_kb",
+    "pgtables": "pgtables_kb",
 }
 TAIL_UID = re.compile(r"\bUID:(-?\d{1,10})(?= |,|$)")
 TAIL_ADJ = re.compile(r"\boom_score_adj:(-?\d{1,4})(?=[ ,]|$)")
@@ -130,9 +133,11 @@ def parse_killed(text: str) -> Killed | None:
     if match is None or (pid := _pid(match["pid"])) is None:
         return None
     comm, tail, uid, is_cut = _split_comm(text, match.end(), COMM_END)
-    sizes = {name: int(found[1]) for name, pattern in SIZES.items() if (found := pattern.search(tail))}
-    tail_uid = TAIL_UID.search(tail)
-    adj = TAIL_ADJ.search(tail)
+    sizes: dict[str, int] = {}
+    for name, kb in SIZE.findall(tail):
+        sizes.setdefault(SIZE_FIELDS[name], int(kb))
+    tail_uid = TAIL_UID.search(tail) if "UID:" in tail else None
+    adj = TAIL_ADJ.search(tail) if "oom_score_adj:" in tail else None
     uid_text = tail_uid[1] if tail_uid else match["uid"] or uid
     return Killed(
         pid=pid,

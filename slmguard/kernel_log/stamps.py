@@ -43,6 +43,8 @@ def seconds_apart(first: str | None, second: str | None) -> int | None:
     """
     if first is None or second is None:
         return None
+    if first == second:
+        return 0
     one, two = TIME_OF_DAY.search(first), TIME_OF_DAY.search(second)
     if one is None or two is None:
         return None
@@ -54,7 +56,7 @@ def seconds_apart(first: str | None, second: str | None) -> int | None:
 
 def is_before(second: str | None, first: str | None) -> bool | None:
     """Whether the later printed stamp `second` is the earlier time; None when they cannot be told apart."""
-    if first is None or second is None:
+    if first is None or second is None or first == second:
         return None
     one, two = TIME_OF_DAY.search(first), TIME_OF_DAY.search(second)
     if one is None or two is None or _date(first, one) != _date(second, two) or _of_day(one) == _of_day(two):
