@@ -69,7 +69,7 @@ LOGCAT = re.compile(
     r"(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d\.\d+\s+(?:"
     r"(?:[a-z_]\w*\s+)?(?P<pid>\d+)[\s-]+(?P<tid>\d+)\s+(?P<rest>.*)|[VDIWEF]/(?P<tag>[^(]*)\(\s*(?P<briefpid>\d+)\):\s?(?P<brief>.*))"
 )
-LOGCAT_REST = re.compile(r"[VDIWEF]\s+(?:kernel)?\s*:\s(.*)|[VDIWEF]\s+(?=[<\[])(.*)")
+LOGCAT_REST = re.compile(r"[VDIWEF]\s+(?:(?:kernel)?\s*:\s)?(.*)")  # what stands before a colon is taken for a tag
 CONTAINER = re.compile(r"\d{4}-\d\d-\d\dT\S+ (?:stdout|stderr) [FP] |[\w.-]+\s+\| ")
 GREP_FILE = re.compile(
     r"(?:[\w./@+-]{0,200}[/.][\w./@+-]{0,200}[:-])?(?:\d{1,10}[:-])?(?=\[\s*\d+\.\d|<\d+>|\w{3}\s+\d{1,2}\s\d\d:|\d{4}-\d\d-\d\d)"
@@ -266,7 +266,7 @@ def _take_logcat(prefix: _Prefix) -> bool:
     prefix.stamp = " ".join(match[0].split()[:2])
     if match["pid"] is not None:
         rest = LOGCAT_REST.match(match["rest"]) if int(match["pid"]) == 0 and int(match["tid"]) == 0 else None
-        message = (rest[1] if rest[1] is not None else rest[2]) if rest else None
+        message = rest[1] if rest else None
     else:
         message = match["brief"] if match["tag"].strip() in ("", "kernel") and int(match["briefpid"]) == 0 else None
     prefix.foreign = message is None

@@ -28,7 +28,7 @@ class ReaderHealth:
 
 
 class KernelLog(Protocol):
-    """A live kernel log. All methods return at once."""
+    """A live kernel log. All methods but `close` return at once."""
 
     health: ReaderHealth
 
@@ -37,7 +37,10 @@ class KernelLog(Protocol):
         ...
 
     def read(self, now_s: float, limit: int = 256) -> list[Record]:
-        """Up to `limit` new records; opens, or opens again after an error, when it is time."""
+        """Up to `limit` new records; opens, or opens again after an error, when it is time.
+
+        When it gives `limit` records there may be more, though the descriptor need not become readable for them.
+        """
         ...
 
     def commit(self) -> None:
@@ -45,7 +48,7 @@ class KernelLog(Protocol):
         ...
 
     def close(self) -> None:
-        """Give up the descriptor or process."""
+        """Give up the descriptor or process; a process that does not end is killed after 2 s."""
         ...
 
 

@@ -53,6 +53,8 @@ FILE_HOLD_RECORDS = 4000  # how far behind a kill its `oom-kill:` line may stand
 NEW_BOOT_S = 60
 CLOCK_JITTER_S = 0.0005  # the clocks of two CPUs
 MAX_NOTICES = 256
+MAX_LONE_CHOICES = 10_000
+LONGEST_SUMMARY_CHARS = 8192  # cgroup paths are at most 4096
 
 
 def is_of_interest(text: str) -> bool:
@@ -201,6 +203,8 @@ class OomParser:
         oom = self._ooms.unsettled(record)
         if oom is None or oom.summary is None or oom.summary.pid is not None:
             return
+        if len(oom.summary.text) > LONGEST_SUMMARY_CHARS:
+            return
         summary = messages.parse_summary(oom.summary.text + record.text)
         if summary is not None:
             oom.summary = summary
@@ -218,7 +222,7 @@ class OomParser:
             oom = self._start(record)
         oom.chosen = chosen
         oom.kind = chosen.kind
-        if self._only_choices is not None:
+        if self._only_choices is not None and len(self._only_choices) < MAX_LONE_CHOICES:
             self._only_choices.append((chosen, record))
 
     def _on_group(self, path: str, record: Record) -> None:

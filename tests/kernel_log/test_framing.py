@@ -89,6 +89,7 @@ KERNEL_PREFIXES = [
     # logcat -b kernel
     "05-06 10:00:00.123     0     0 E         : ",
     "05-06 10:00:00.123     0     0 W [  12.345678] ",
+    "05-06 10:00:00.123     0     0 W ",
     "05-06 10:00:00.123  root     0     0 E         : ",
     # containers that print the kernel log, grep, mail, damaged starts of lines
     "2023-05-06T10:00:00.123456789Z stdout F [   12.345678] ",

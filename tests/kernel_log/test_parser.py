@@ -284,6 +284,19 @@ def test_failed_allocations_are_notices_of_their_own_kind() -> None:
     assert [notice.kind for notice in notices] == list(lines)
 
 
+def test_driver_libraries_that_print_to_a_log_or_terminal_are_notices_too() -> None:
+    found, notices = read(
+        "E RKNN: [09:40:45.140] failed to allocate handle, ret: -1, errno: 14, errstr: Bad address",
+        "E RKNN: [09:40:45.140] failed to malloc npu memory, size: 3085697024, flags: 0x2",
+        "2022-07-06 15:37:03.100 12848-12876 E/RKNN: failed to malloc npu memory!, size: 59187712, flags: 0x2",
+        "09-14 08:45:03.277  6912  6912 E RKNN    : failed to malloc npu memory!, size: 6421360, flags: 0xa",
+        "01-01 04:02:47.025     0     0 W RKNPU fde40000.npu: swiotlb buffer is full (sz: 6422528 bytes)",
+        "Jul 19 05:19:24 board ollama[7]: NvMapMemAllocInternalTagged: 1075072515 error 12",
+    )
+    assert found == []
+    assert [notice.kind for notice in notices] == ["rknpu_failure"] * 4 + ["swiotlb_full", "nvmap_failure"]
+
+
 def test_programs_that_speak_of_oom_are_mentions() -> None:
     found, notices = read(
         "Feb 09 13:35:56 board systemd[1]: 100.scope: A process of this unit has been killed by the OOM killer.",
