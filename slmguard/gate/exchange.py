@@ -1,0 +1,227 @@
+"""One request's way to the server and back: waits for a place, is sent, sent again if that is safe, relayed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp import web
+
+from slmguard.gate import refusal
+from slmguard.gate.endpoints import Endpoint, Kind
+from slmguard.gate.headers import REQUEST_ID
+from slmguard.gate.response import PassedResponse
+from slmguard.gate.state import GateState
+from slmguard.gate.upstream import Upstream, UpstreamLostError, UpstreamRequest
+
+# An answer up to this size is read whole before its first byte is passed on: until then it can be asked for again.
+WHOLE_ANSWER_BYTES = 256 * 1024
+_FIRST_DELAY_S, _LAST_DELAY_S = 0.05, 0.5
+_STREAM_TYPES = ("text/event-stream", "application/x-ndjson")
+
+# Builds what is sent (clamped and trimmed as the level of that moment says) and the headers that tell of it.
+Prepare = Callable[[], Awaitable[tuple[UpstreamRequest, list[tuple[str, str]]]]]
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """How often one request was tried, and until when it may be."""
+
+    give_up_s: float | None = None
+    delay_s: float = _FIRST_DELAY_S
+    lost_at_server: int = 0
+
+
+class Exchange:
+    """One proxied request. `cut` is set from outside when the drain deadline of a planned restart has passed."""
+
+    def __init__(
+        self,
+        state: GateState,
+        upstream: Upstream,
+        request: web.BaseRequest,
+        endpoint: Endpoint,
+        request_id: str,
+    ) -> None:
+        self._state = state
+        self._upstream = upstream
+        self._endpoint = endpoint
+        self._request_id = request_id
+        self._response = PassedResponse(request)
+        self._attempts = _Attempts()
+        self._loop = asyncio.get_running_loop()
+        self.cut = False
+        self.writing_since_s: float | None = None
+
+    async def run(self, client: Hashable, prepare: Prepare) -> PassedResponse:
+        """The answer, passed on in full. Raises RefusedError while nothing has been sent to the client."""
+        if self._endpoint.kind is Kind.PROBE:
+            await self._at_server(prepare)
+            return self._response
+        admission = self._state.admission
+        limited = self._endpoint.kind in (Kind.GENERATE, Kind.COMPUTE)
+        again = False
+        while True:
+            await admission.enter(client, limited=limited, again=again)
+            self._state.active.add(self)
+            self._state.changed()
+            try:
+                done = await self._at_server(prepare)
+            finally:
+                self._state.active.discard(self)
+                admission.leave(limited=limited)
+                self._state.changed()
+            if done:
+                return self._response
+            again = True
+            self.cut = False
+            self._state.counters.resent += 1
+
+    def abort(self) -> None:
+        """Break the client's connection off; aiohttp then cancels the handler."""
+        self._response.abort()
+
+    async def _at_server(self, prepare: Prepare) -> bool:
+        """True when the answer was passed on, False when it must wait out a hold and be sent again."""
+        while True:
+            request, notes = await prepare()
+            try:
+                answer = await self._upstream.send(request)
+                if await self._is_still_loading(answer, request):
+                    raise UpstreamLostError("the server is still loading", connected=False)
+                await self._relay(answer, notes)
+            except UpstreamLostError as error:
+                self._check_repeatable(request, error)
+                if not self._state.admission.open and self._endpoint.kind is not Kind.PROBE:
+                    return False
+                await asyncio.sleep(self._next_delay_s(error))
+            else:
+                self._state.upstream_answered()
+                return True
+
+    def _check_repeatable(self, request: UpstreamRequest, error: UpstreamLostError) -> None:
+        """Raise the refusal that ends this exchange unless the request may be sent once more."""
+        if not error.connected:
+            self._state.upstream_refused()
+        attempts = self._attempts
+        restarting = self.cut or self._state.in_restart
+        if error.connected and not restarting:
+            # It may be this very request that brings the server down: once more, and no further.
+            attempts.lost_at_server += 1
+        probe = self._endpoint.kind is Kind.PROBE
+        if probe or not request.repeatable or attempts.lost_at_server > 1:
+            code = refusal.UPSTREAM_CLOSED if error.connected else refusal.UPSTREAM_DOWN
+            raise _bad_gateway(code, error, self._state.settings.retry_after_s)
+
+    def _next_delay_s(self, error: UpstreamLostError) -> float:
+        attempts, now_s = self._attempts, self._loop.time()
+        if attempts.give_up_s is None:
+            attempts.give_up_s = now_s + self._state.settings.upstream_retry_s
+        if now_s >= max(attempts.give_up_s, self._state.restart_until_s):
+            raise _bad_gateway(refusal.UPSTREAM_DOWN, error, self._state.settings.retry_after_s)
+        delay_s = attempts.delay_s
+        attempts.delay_s = min(delay_s * 1.5, _LAST_DELAY_S)
+        return delay_s
+
+    async def _is_still_loading(self, answer: aiohttp.ClientResponse, request: UpstreamRequest) -> bool:
+        """Whether this is the 503 of a server that has only just been started, within a restart that is known."""
+        if answer.status != 503 or not request.repeatable or self._endpoint.kind is Kind.PROBE:
+            return False
+        known = self._state.in_restart or self._state.upstream_was_down or self._attempts.give_up_s is not None
+        deadline_s = max(self._attempts.give_up_s or self._loop.time() + 1, self._state.restart_until_s)
+        if not known or (self._state.admission.open and self._loop.time() >= deadline_s):
+            return False
+        answer.close()
+        return True
+
+    async def _relay(self, answer: aiohttp.ClientResponse, notes: list[tuple[str, str]]) -> None:
+        complete = False
+        try:
+            complete = await self._pass_on(answer, notes)
+        finally:
+            if complete:
+                answer.release()
+            else:
+                answer.close()
+
+    async def _pass_on(self, answer: aiohttp.ClientResponse, notes: list[tuple[str, str]]) -> bool:
+        """Pass the answer on; True when it came whole. Raises UpstreamLostError while nothing was sent."""
+        content = answer.content
+        first = b""
+        if self._endpoint.kind in (Kind.GENERATE, Kind.COMPUTE):
+            first = await self._first_bytes(answer)
+        await self._response.start(
+            answer.status, answer.reason or "", answer.raw_headers, [(REQUEST_ID, self._request_id), *notes]
+        )
+        await self._write(first)
+        try:
+            while True:
+                piece = await content.readany()
+                if not piece:
+                    break
+                await self._write(piece)
+        except aiohttp.ClientError:
+            await self._end_early(answer)
+            return False
+        if self.cut and not answer.content.at_eof():
+            await self._end_early(answer)
+            return False
+        if self.cut and _length(answer) is None and not _is_chunked(answer):
+            # The end of the connection is the only end mark there is, and we closed it.
+            await self._end_early(answer)
+            return False
+        await self._response.write_eof()
+        self._count(answer)
+        return True
+
+    async def _first_bytes(self, answer: aiohttp.ClientResponse) -> bytes:
+        """The whole answer when it is small, else its first piece."""
+        length = _length(answer)
+        try:
+            if length is not None and length <= WHOLE_ANSWER_BYTES:
+                return await answer.content.read()
+            return await answer.content.readany()
+        except (aiohttp.ClientError, asyncio.TimeoutError, ConnectionError) as error:
+            raise UpstreamLostError("the server closed the connection", connected=True) from error
+
+    async def _write(self, piece: bytes) -> None:
+        self.writing_since_s = self._loop.time()
+        if piece:
+            await self._response.write(piece)
+            self._state.counters.progress_tokens += piece.count(b"data:")
+        else:
+            await self._response.flush_head()
+        self.writing_since_s = None
+
+    async def _end_early(self, answer: aiohttp.ClientResponse) -> None:
+        """The server is gone in mid-answer: say so in the stream if it is one, else break off."""
+        self._state.counters.broken += 1
+        if not answer.content_type.startswith(_STREAM_TYPES):
+            self.abort()
+            return
+        code = refusal.RESTARTING if self.cut else refusal.UPSTREAM_CLOSED
+        message = "slmguard: the server was restarted" if self.cut else "slmguard: the server closed the stream"
+        note = refusal.Refusal(503 if self.cut else 502, code, message)
+        self._response.close_after()
+        await self._response.write(refusal.stream_end(note, self._endpoint.dialect))
+        await self._response.write_eof()
+
+    def _count(self, answer: aiohttp.ClientResponse) -> None:
+        counters = self._state.counters
+        counters.answers[answer.status // 100] = counters.answers.get(answer.status // 100, 0) + 1
+
+
+def _bad_gateway(code: str, error: UpstreamLostError, retry_after_s: int) -> refusal.RefusedError:
+    status = 502 if error.connected else 503
+    return refusal.refuse(status, code, f"slmguard: no answer from the server ({error})", retry_after_s)
+
+
+def _length(answer: aiohttp.ClientResponse) -> int | None:
+    text = answer.headers.get("Content-Length", "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _is_chunked(answer: aiohttp.ClientResponse) -> bool:
+    return "chunked" in answer.headers.get("Transfer-Encoding", "").lower()
