@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from slmguard.gate import refusal
 from slmguard.gate.settings import GateSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class BufferPool:
@@ -27,7 +32,7 @@ class BufferLease:
         self._pool = pool
         self._taken_bytes = 0
 
-    def __enter__(self) -> BufferLease:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:

@@ -16,7 +16,8 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Type: application/json\r\n"
     b"Content-Length: 116\r\nConnection: close\r\n\r\n"
-    b'{"error": {"message": "slmguard: too many connections", "type": "server_error", "param": null, "code": "gate_busy"}}'
+    b'{"error": {"message": "slmguard: too many connections", "type": "server_error", '
+    b'"param": null, "code": "gate_busy"}}'
 )
 _LINGER_S = 2.0
 _READ_BYTES = 16 * 1024

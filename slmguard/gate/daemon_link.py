@@ -1,4 +1,7 @@
-"""The gate's end of the control socket: takes the pushed level, reports what is in flight (docs/reference/control-socket.md)."""
+"""The gate's end of the control socket (docs/reference/control-socket.md).
+
+Takes the level that the daemon pushes, and reports what is in flight.
+"""
 
 from __future__ import annotations
 

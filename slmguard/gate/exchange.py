@@ -89,8 +89,7 @@ class Exchange:
             request, notes = await prepare()
             try:
                 answer = await self._upstream.send(request)
-                if await self._is_still_loading(answer, request):
-                    raise UpstreamLostError("the server is still loading", connected=False)
+                self._check_loaded(answer, request)
                 await self._relay(answer, notes)
             except UpstreamLostError as error:
                 self._check_repeatable(request, error)
@@ -125,16 +124,20 @@ class Exchange:
         attempts.delay_s = min(delay_s * 1.5, _LAST_DELAY_S)
         return delay_s
 
-    async def _is_still_loading(self, answer: aiohttp.ClientResponse, request: UpstreamRequest) -> bool:
-        """Whether this is the 503 of a server that has only just been started, within a restart that is known."""
+    def _check_loaded(self, answer: aiohttp.ClientResponse, request: UpstreamRequest) -> None:
+        """Raise UpstreamLostError for the 503 of a server that has only just been started.
+
+        Only within a restart that the gate knows of; any other 503 is the server's own answer.
+        """
         if answer.status != 503 or not request.repeatable or self._endpoint.kind is Kind.PROBE:
-            return False
-        known = self._state.in_restart or self._state.upstream_was_down or self._attempts.give_up_s is not None
-        deadline_s = max(self._attempts.give_up_s or self._loop.time() + 1, self._state.restart_until_s)
-        if not known or (self._state.admission.open and self._loop.time() >= deadline_s):
-            return False
-        answer.close()
-        return True
+            return
+        state, give_up_s, now_s = self._state, self._attempts.give_up_s, self._loop.time()
+        if not (state.in_restart or state.upstream_was_down or give_up_s is not None):
+            return
+        last_s = max(give_up_s or now_s + state.settings.upstream_retry_s, state.restart_until_s)
+        if state.holding or now_s < last_s:
+            answer.close()
+            raise UpstreamLostError("the server is still loading", connected=False)
 
     async def _relay(self, answer: aiohttp.ClientResponse, notes: list[tuple[str, str]]) -> None:
         complete = False

@@ -89,7 +89,9 @@ class HoldControl:
         # Connections from before the restart are dead.
         self._upstream.renew()
         until_s = self._loop.time() + state.settings.upstream_retry_s
-        while self._loop.time() < until_s and not await self._upstream.is_ready(state.settings.health_path):
+        while (  # noqa: ASYNC110  # another process is waited for, there is no event
+            self._loop.time() < until_s and not await self._upstream.is_ready(state.settings.health_path)
+        ):
             await asyncio.sleep(_READY_POLL_S)
         log.info("letting %d held requests go: %s", state.admission.waiting, why)
         state.restart_until_s = self._loop.time() + _AFTERMATH_S

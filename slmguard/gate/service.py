@@ -30,11 +30,12 @@ log = logging.getLogger("slmguard.gate")
 _FIRST_PASSED_FD = 3
 _BACKLOG = 256
 _SWEEP_S = 1.0
+_DRAIN_POLL_S = 0.05
 _SHORTEST_KEY = 16
 
 
 class Gate:
-    """One running gate; an asynchronous context manager. `port` is the first port it listens on."""
+    """One running gate. `port` is the first port it listens on."""
 
     def __init__(self, settings: GateSettings, level: Level | None = None, key: str | None = None) -> None:
         self.settings = settings
@@ -70,21 +71,16 @@ class Gate:
             server.close()
         self.table.pre_shutdown()
         until_s = asyncio.get_running_loop().time() + self.settings.stop_timeout_s
-        while self.state.active and asyncio.get_running_loop().time() < until_s:
-            await asyncio.sleep(0.05)
+        while (  # noqa: ASYNC110  # the set is emptied by many tasks, at the end of the process only
+            self.state.active and asyncio.get_running_loop().time() < until_s
+        ):
+            await asyncio.sleep(_DRAIN_POLL_S)
         self.hold.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.table.shutdown(0.5)
         await self.upstream.close()
-
-    async def __aenter__(self) -> Gate:
-        await self.start([listening_socket(*self.settings.listen_address)])
-        return self
-
-    async def __aexit__(self, *_exc: object) -> None:
-        await self.stop()
 
     def _count_eviction(self) -> None:
         self.state.counters.evicted_connections += 1
@@ -177,7 +173,11 @@ def _notifier() -> Callable[[str], None]:
     from sdnotify import SystemdNotifier
 
     notifier = SystemdNotifier()
-    return notifier.notify
+
+    def notify(text: str) -> None:
+        notifier.notify(text)
+
+    return notify
 
 
 async def _feed_watchdog(notify: Callable[[str], None]) -> None:

@@ -8,11 +8,14 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slmguard.core.model import Level
 from slmguard.gate.service import Gate, listening_socket
 from slmguard.gate.settings import GateSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CHAT = "/v1/chat/completions"
 
@@ -52,9 +55,7 @@ async def send(
 
 
 async def begin_stream(writer: asyncio.StreamWriter, content_type: str = "text/event-stream") -> None:
-    writer.write(
-        f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
-    )
+    writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
     await writer.drain()
 
 
@@ -82,7 +83,7 @@ class FakeServer:
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def __aenter__(self) -> FakeServer:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -176,8 +177,12 @@ async def gate_before(
     values: dict[str, Any] = {"control": "none", "upstream_retry_s": 1.0, "stop_timeout_s": 1.0, **settings}
     values.setdefault("upstream", f"http://127.0.0.1:{port}")
     chosen = GateSettings.from_mapping({"listen": "127.0.0.1:0", **values})
-    async with Gate(chosen, level, key) as gate:
+    gate = Gate(chosen, level, key)
+    await gate.start([listening_socket(*chosen.listen_address)])
+    try:
         yield gate
+    finally:
+        await gate.stop()
 
 
 def free_port() -> int:
@@ -260,7 +265,7 @@ class FakeDaemon:
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> FakeDaemon:
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_unix_server(self._serve, self.path)
         return self
 

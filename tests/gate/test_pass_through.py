@@ -258,9 +258,8 @@ def test_expect_100_continue_is_answered_before_the_body_comes() -> None:
         async with FakeServer() as server, gate_before(server) as gate:
             reader, writer = await open_to(gate)
             body = chat()
-            writer.write(
-                f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-            )
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nContent-Length: {len(body)}\r\n"
+            writer.write(head.encode() + b"Expect: 100-continue\r\n\r\n")
             assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == b"HTTP/1.1 100 Continue\r\n\r\n"
             writer.write(body)
             assert (await read_reply(reader)).status == 200
