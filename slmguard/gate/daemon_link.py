@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 from slmguard.gate.hold import HoldControl
@@ -65,7 +66,11 @@ class DaemonLink:
                 raw = await asyncio.wait_for(reader.readline(), _SILENCE_S)
                 if not raw.endswith(b"\n"):
                     raise ConnectionResetError("the daemon closed the connection")
+                was_holding = self._state.holding
                 self._take(raw)
+                if self._state.holding and not was_holding:
+                    # The daemon waits for what is in flight: it needs a count from after the hold began.
+                    writer.write(self._report_line())
         finally:
             reporter.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError, asyncio.TimeoutError):
@@ -95,25 +100,27 @@ class DaemonLink:
     async def _report(self, writer: asyncio.StreamWriter) -> None:
         while True:
             self._report_due.clear()
-            writer.write(json.dumps(self._figures()).encode() + b"\n")
+            writer.write(self._report_line())
             await asyncio.wait_for(writer.drain(), _CONNECT_TIMEOUT_S)
             await asyncio.sleep(_REPORT_GAP_S)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._report_due.wait(), _REPORT_EVERY_S)
 
-    def _figures(self) -> dict[str, Any]:
+    def _report_line(self) -> bytes:
         admission, holding = self._state.admission, self._state.holding
-        return {
+        report: dict[str, Any] = {
             "cmd": "gate",
             "in_flight": admission.at_server,
             "held": admission.waiting if holding else 0,
             "queued": 0 if holding else admission.waiting,
             "progress_tokens": self._state.counters.progress_tokens,
+            "hold": holding,
         }
+        return json.dumps(report).encode() + b"\n"
 
 
 @contextlib.asynccontextmanager
-async def _connection(path: str):  # type: ignore[no-untyped-def]
+async def _connection(path: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.wait_for(
         asyncio.open_unix_connection(path, limit=_LONGEST_LINE_BYTES), _CONNECT_TIMEOUT_S
     )

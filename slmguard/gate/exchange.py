@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -35,7 +36,7 @@ class _Attempts:
 
 
 class Exchange:
-    """One proxied request. `cut` is set from outside when the drain deadline of a planned restart has passed."""
+    """One proxied request. `cut` is called from outside."""
 
     def __init__(
         self,
@@ -52,7 +53,10 @@ class Exchange:
         self._response = PassedResponse(request)
         self._attempts = _Attempts()
         self._loop = asyncio.get_running_loop()
-        self.cut = False
+        self._request = request
+        self._sending: asyncio.Task[Any] | None = None
+        self._answer: aiohttp.ClientResponse | None = None
+        self.was_cut = False
         self.writing_since_s: float | None = None
 
     async def run(self, client: Hashable, prepare: Prepare) -> PassedResponse:
@@ -76,8 +80,16 @@ class Exchange:
             if done:
                 return self._response
             again = True
-            self.cut = False
+            self.was_cut = False
             self._state.counters.resent += 1
+
+    def cut(self) -> None:
+        """Close the connection to the server: the drain deadline of a planned restart has passed."""
+        self.was_cut = True
+        if self._answer is not None:
+            self._answer.close()
+        elif self._sending is not None:
+            self._sending.cancel()
 
     def abort(self) -> None:
         """Break the client's connection off; aiohttp then cancels the handler."""
@@ -87,25 +99,47 @@ class Exchange:
         """True when the answer was passed on, False when it must wait out a hold and be sent again."""
         while True:
             request, notes = await prepare()
+            if self.was_cut:
+                return False
             try:
-                answer = await self._upstream.send(request)
-                self._check_loaded(answer, request)
-                await self._relay(answer, notes)
+                with self._upstream.pool() as session:
+                    answer = await self._send(session, request)
+                    self._check_loaded(answer, request)
+                    await self._relay(answer, notes)
             except UpstreamLostError as error:
                 self._check_repeatable(request, error)
-                if not self._state.admission.open and self._endpoint.kind is not Kind.PROBE:
+                if not self._may_stay():
                     return False
                 await asyncio.sleep(self._next_delay_s(error))
+                if not self._may_stay():
+                    return False
             else:
                 self._state.upstream_answered()
                 return True
+
+    def _may_stay(self) -> bool:
+        """Whether trying again goes on now, rather than after the end of a hold."""
+        return self._state.admission.open or self._endpoint.kind is Kind.PROBE
+
+    async def _send(self, session: aiohttp.ClientSession, request: UpstreamRequest) -> aiohttp.ClientResponse:
+        self._sending = asyncio.current_task()
+        try:
+            return await self._upstream.send(session, request)
+        except asyncio.CancelledError:
+            # Either `cut` or the client's departure; the latter has taken the transport away.
+            if not self.was_cut or self._request.transport is None:
+                raise
+            _take_back_cancel(self._sending)
+            raise UpstreamLostError("cut off for a restart", connected=True) from None
+        finally:
+            self._sending = None
 
     def _check_repeatable(self, request: UpstreamRequest, error: UpstreamLostError) -> None:
         """Raise the refusal that ends this exchange unless the request may be sent once more."""
         if not error.connected:
             self._state.upstream_refused()
         attempts = self._attempts
-        restarting = self.cut or self._state.in_restart
+        restarting = self.was_cut or self._state.in_restart
         if error.connected and not restarting:
             # It may be this very request that brings the server down: once more, and no further.
             attempts.lost_at_server += 1
@@ -141,9 +175,11 @@ class Exchange:
 
     async def _relay(self, answer: aiohttp.ClientResponse, notes: list[tuple[str, str]]) -> None:
         complete = False
+        self._answer = answer
         try:
             complete = await self._pass_on(answer, notes)
         finally:
+            self._answer = None
             if complete:
                 answer.release()
             else:
@@ -166,13 +202,6 @@ class Exchange:
                     break
                 await self._write(piece)
         except aiohttp.ClientError:
-            await self._end_early(answer)
-            return False
-        if self.cut and not answer.content.at_eof():
-            await self._end_early(answer)
-            return False
-        if self.cut and _length(answer) is None and not _is_chunked(answer):
-            # The end of the connection is the only end mark there is, and we closed it.
             await self._end_early(answer)
             return False
         await self._response.write_eof()
@@ -204,9 +233,9 @@ class Exchange:
         if not answer.content_type.startswith(_STREAM_TYPES):
             self.abort()
             return
-        code = refusal.RESTARTING if self.cut else refusal.UPSTREAM_CLOSED
-        message = "slmguard: the server was restarted" if self.cut else "slmguard: the server closed the stream"
-        note = refusal.Refusal(503 if self.cut else 502, code, message)
+        code = refusal.RESTARTING if self.was_cut else refusal.UPSTREAM_CLOSED
+        message = "slmguard: the server was restarted" if self.was_cut else "slmguard: the server closed the stream"
+        note = refusal.Refusal(503 if self.was_cut else 502, code, message)
         self._response.close_after()
         await self._response.write(refusal.stream_end(note, self._endpoint.dialect))
         await self._response.write_eof()
@@ -226,5 +255,7 @@ def _length(answer: aiohttp.ClientResponse) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _is_chunked(answer: aiohttp.ClientResponse) -> bool:
-    return "chunked" in answer.headers.get("Transfer-Encoding", "").lower()
+def _take_back_cancel(task: asyncio.Task[Any] | None) -> None:
+    """Python 3.11 counts cancellations; this one has been dealt with."""
+    if task is not None and hasattr(task, "uncancel"):
+        task.uncancel()

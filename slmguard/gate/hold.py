@@ -59,6 +59,7 @@ class HoldControl:
             self._state.counters.holds += 1
             self._was_cut = False
             self._state.admission.close()
+            self._upstream.renew()
             self._state.changed()
         elif self._deadline is not None and deadline_s is None:
             return  # a repeated line without a deadline must not extend the first one
@@ -72,8 +73,8 @@ class HoldControl:
         self._was_cut = True
         self._state.counters.cuts += 1
         log.info("cutting %d requests off the server", len(self._state.active))
-        for exchange in self._state.active:
-            exchange.cut = True
+        for exchange in list(self._state.active):
+            exchange.cut()
         self._upstream.renew()
 
     def _release(self, why: str) -> None:

@@ -17,6 +17,8 @@ _NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 # Longest header line of a server's answer; llama-server sends short ones.
 _MAX_LINE_BYTES = 32 * 1024
 _READ_BYTES = 32 * 1024
+# Shorter than the keep-alive of the servers, so that it is the gate which closes.
+_KEPT_S = 4.0
 
 
 class UpstreamLostError(Exception):
@@ -45,39 +47,75 @@ class UpstreamRequest:
         return self.body is None or isinstance(self.body, bytes)
 
 
+class Pool:
+    """Kept connections of one life of the server; closed once it is retired and nobody uses it.
+
+    Closing aiohttp's session under a running request would leave that request waiting for ever, for the
+    response's reader is not told (seen with aiohttp 3.14).
+    """
+
+    def __init__(self, settings: GateSettings) -> None:
+        self._users = 0
+        self._retired = False
+        self._closing: asyncio.Task[None] | None = None
+        self.session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+            skip_auto_headers=_NO_AUTO_HEADERS,
+            timeout=aiohttp.ClientTimeout(
+                total=None,
+                sock_connect=settings.connect_timeout_s,
+                sock_read=settings.upstream_idle_timeout_s,
+            ),
+            read_bufsize=_READ_BYTES,
+            max_line_size=_MAX_LINE_BYTES,
+            max_field_size=_MAX_LINE_BYTES,
+        )
+
+    def __enter__(self) -> aiohttp.ClientSession:
+        self._users += 1
+        return self.session
+
+    def __exit__(self, *_exc: object) -> None:
+        self._users -= 1
+        self._close_when_unused()
+
+    def retire(self) -> None:
+        """Give no more connections; close what is idle as soon as nobody uses the pool."""
+        self._retired = True
+        self._close_when_unused()
+
+    async def close(self) -> None:
+        """Close now; for the end of the process."""
+        self._retired = True
+        await (self._closing or self.session.close())
+
+    def _close_when_unused(self) -> None:
+        if self._retired and self._users == 0 and self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self.session.close())
+
+
 class Upstream:
-    """Sends requests over kept connections; `renew` drops all of them."""
+    """Sends requests over kept connections; `renew` lets go of all of them."""
 
     def __init__(self, settings: GateSettings) -> None:
         self._settings = settings
         self._base = settings.upstream.rstrip("/")
-        self._session: aiohttp.ClientSession | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._current: Pool | None = None
+        self._old: list[Pool] = []
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None or self._session.closed:
-            settings = self._settings
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trust_env=False,
-                skip_auto_headers=_NO_AUTO_HEADERS,
-                timeout=aiohttp.ClientTimeout(
-                    total=None,
-                    sock_connect=settings.connect_timeout_s,
-                    sock_read=settings.upstream_idle_timeout_s,
-                ),
-                read_bufsize=_READ_BYTES,
-                max_line_size=_MAX_LINE_BYTES,
-                max_field_size=_MAX_LINE_BYTES,
-            )
-        return self._session
+    def pool(self) -> Pool:
+        """The pool to use for one request, as a context that lasts until its answer has been read."""
+        if self._current is None:
+            self._current = Pool(self._settings)
+        return self._current
 
-    async def send(self, request: UpstreamRequest) -> aiohttp.ClientResponse:
+    async def send(self, session: aiohttp.ClientSession, request: UpstreamRequest) -> aiohttp.ClientResponse:
         """The answer once its headers are here; raises UpstreamLostError."""
         try:
-            return await self._open().request(
+            return await session.request(
                 request.method,
                 URL(self._base + request.target, encoded=True),
                 headers=request.headers,
@@ -92,12 +130,13 @@ class Upstream:
     async def is_ready(self, path: str, timeout_s: float = 2.0) -> bool:
         """Whether the server answers its health path with anything but an error of its own (5xx)."""
         try:
-            async with self._open().get(
-                URL(self._base + path, encoded=True),
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
-                allow_redirects=False,
-            ) as response:
-                return response.status < 500
+            with self.pool() as session:
+                async with session.get(
+                    URL(self._base + path, encoded=True),
+                    timeout=aiohttp.ClientTimeout(total=timeout_s),
+                    allow_redirects=False,
+                ) as response:
+                    return response.status < 500
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
             return False
 
@@ -106,40 +145,42 @@ class Upstream:
     ) -> tuple[int, bytes]:
         """Status and body (at most `limit_bytes`) of a small question; raises UpstreamLostError."""
         try:
-            async with self._open().post(
-                URL(self._base + path, encoded=True),
-                json=document,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
-                allow_redirects=False,
-            ) as response:
-                pieces: list[bytes] = []
-                size = 0
-                async for piece in response.content.iter_any():
-                    size += len(piece)
-                    if size > limit_bytes:
-                        response.close()
-                        raise UpstreamLostError("answer too long", connected=True)
-                    pieces.append(piece)
-                return response.status, b"".join(pieces)
+            with self.pool() as session:
+                async with session.post(
+                    URL(self._base + path, encoded=True),
+                    json=document,
+                    headers=headers,
+                    timeout=aiohttp.ClientTimeout(total=timeout_s),
+                    allow_redirects=False,
+                ) as response:
+                    return response.status, await _bounded(response, limit_bytes)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise UpstreamLostError(str(error), connected=True) from error
 
     def renew(self) -> None:
-        """Close every connection, idle or in use, and start afresh with the next request.
+        """Close idle connections now and those in use when they are done; the next request opens a new one.
 
         A llama-server that is told to stop waits for its connected clients to go.
         """
-        session, self._session = self._session, None
-        if session is not None:
-            task = asyncio.get_running_loop().create_task(session.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+        pool, self._current = self._current, None
+        if pool is not None:
+            self._old = [old for old in self._old if not old.session.closed]
+            self._old.append(pool)
+            pool.retire()
 
     async def close(self) -> None:
         """Close for good."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-        if self._closing:
-            await asyncio.gather(*self._closing, return_exceptions=True)
+        self.renew()
+        await asyncio.gather(*(pool.close() for pool in self._old), return_exceptions=True)
+
+
+async def _bounded(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.content.iter_any():
+        size += len(piece)
+        if size > limit_bytes:
+            response.close()
+            raise UpstreamLostError("answer too long", connected=True)
+        pieces.append(piece)
+    return b"".join(pieces)

@@ -110,6 +110,7 @@ class FakeServer:
         assert task is not None
         self._tasks.add(task)
         self._writers.add(writer)
+        answers: list[asyncio.Future[Any]] = []
         try:
             while True:
                 seen = await _read_request(reader)
@@ -117,11 +118,13 @@ class FakeServer:
                 self.arrived.set()
                 answering = asyncio.ensure_future(self.answer(seen, writer))
                 leaving = asyncio.ensure_future(reader.read(1))
+                answers = [answering, leaving]
                 await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
                 if not answering.done():
                     self.gone += 1
                     self.client_left.set()
                     answering.cancel()
+                    await asyncio.gather(answering, return_exceptions=True)
                     return
                 leaving.cancel()
                 answering.result()
@@ -130,6 +133,9 @@ class FakeServer:
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass
         finally:
+            for started in answers:
+                started.cancel()
+            await asyncio.gather(*answers, return_exceptions=True)
             self._writers.discard(writer)
             self._tasks.discard(task)
             writer.transport.abort()
@@ -183,6 +189,16 @@ async def gate_before(
         yield gate
     finally:
         await gate.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that has no event of its own."""
+
+    async def wait() -> None:
+        while not condition():  # noqa: ASYNC110  # the states of other components, as a test sees them
+            await asyncio.sleep(0.002)
+
+    await asyncio.wait_for(wait(), 20)
 
 
 def free_port() -> int:
