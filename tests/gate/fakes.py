@@ -191,14 +191,14 @@ async def gate_before(
         await gate.stop()
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool], limit_s: float = 20) -> None:
     """Wait for something that has no event of its own."""
 
     async def wait() -> None:
         while not condition():  # noqa: ASYNC110  # the states of other components, as a test sees them
             await asyncio.sleep(0.002)
 
-    await asyncio.wait_for(wait(), 20)
+    await asyncio.wait_for(wait(), limit_s)
 
 
 def free_port() -> int:
