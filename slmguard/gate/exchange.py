@@ -57,7 +57,10 @@ class Exchange:
         self._sending: asyncio.Task[Any] | None = None
         self._answer: aiohttp.ClientResponse | None = None
         self.was_cut = False
+        self._silent = False
+        # Where it stands, for the sweep: since when the client has not read, the server has not answered.
         self.writing_since_s: float | None = None
+        self.heard_at_s = self._loop.time()
 
     async def run(self, client: Hashable, prepare: Prepare) -> PassedResponse:
         """The answer, passed on in full. Raises RefusedError while nothing has been sent to the client."""
@@ -86,10 +89,18 @@ class Exchange:
     def cut(self) -> None:
         """Close the connection to the server: the drain deadline of a planned restart has passed."""
         self.was_cut = True
+        self._break_off()
+
+    def _break_off(self) -> None:
         if self._answer is not None:
             self._answer.close()
         elif self._sending is not None:
             self._sending.cancel()
+
+    def give_up(self) -> None:
+        """The server has been silent for too long."""
+        self._silent = True
+        self._break_off()
 
     def abort(self) -> None:
         """Break the client's connection off; aiohttp then cancels the handler."""
@@ -123,14 +134,15 @@ class Exchange:
 
     async def _send(self, session: aiohttp.ClientSession, request: UpstreamRequest) -> aiohttp.ClientResponse:
         self._sending = asyncio.current_task()
+        self.heard_at_s = self._loop.time()
         try:
             return await self._upstream.send(session, request)
         except asyncio.CancelledError:
-            # Either `cut` or the client's departure; the latter has taken the transport away.
-            if not self.was_cut or self._request.transport is None:
+            # Either our own doing or the client's departure; the latter has taken the transport away.
+            if not (self.was_cut or self._silent) or self._request.transport is None:
                 raise
             _take_back_cancel(self._sending)
-            raise UpstreamLostError("cut off for a restart", connected=True) from None
+            raise UpstreamLostError("cut off", connected=True) from None
         finally:
             self._sending = None
 
@@ -143,6 +155,8 @@ class Exchange:
         if error.connected and not restarting:
             # It may be this very request that brings the server down: once more, and no further.
             attempts.lost_at_server += 1
+        if self._silent:
+            raise refusal.refuse(504, "upstream_timeout", "slmguard: the server did not answer in time")
         probe = self._endpoint.kind is Kind.PROBE
         if probe or not request.repeatable or attempts.lost_at_server > 1:
             code = refusal.UPSTREAM_CLOSED if error.connected else refusal.UPSTREAM_DOWN
@@ -219,7 +233,7 @@ class Exchange:
             raise UpstreamLostError("the server closed the connection", connected=True) from error
 
     async def _write(self, piece: bytes) -> None:
-        self.writing_since_s = self._loop.time()
+        self.writing_since_s = self.heard_at_s = self._loop.time()
         if piece:
             await self._response.write(piece)
             self._state.counters.progress_tokens += piece.count(b"data:")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -86,16 +87,20 @@ class Gate:
         self.state.counters.evicted_connections += 1
 
     async def _sweep(self) -> None:
-        """Break off clients that have not read anything for `send_timeout_s`."""
+        """End exchanges whose client does not read its answer, or whose server does not send one."""
         loop = asyncio.get_running_loop()
+        settings = self.settings
         while True:
             await asyncio.sleep(_SWEEP_S)
-            limit_s = loop.time() - self.settings.send_timeout_s
+            now_s = loop.time()
             for exchange in list(self.state.active):
                 since_s = exchange.writing_since_s
-                if since_s is not None and since_s < limit_s:
-                    log.info("a client did not read its answer for %.0f s", self.settings.send_timeout_s)
+                if since_s is not None and now_s - since_s > settings.send_timeout_s:
+                    log.info("a client did not read its answer for %.0f s", settings.send_timeout_s)
                     exchange.abort()
+                elif since_s is None and now_s - exchange.heard_at_s > settings.upstream_idle_timeout_s:
+                    log.info("the server was silent for %.0f s", settings.upstream_idle_timeout_s)
+                    exchange.give_up()
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -152,6 +157,8 @@ async def serve(settings: GateSettings, level: Level | None, announce: Callable[
         await gate.start(sockets)
     except OSError as error:
         raise EnvironmentLacksError(f"cannot start: {error}") from error
+    gc.collect()
+    gc.freeze()  # what is here now stays for good; collections need not look at it again
     notifier = _notifier()
     watchdog = loop.create_task(_feed_watchdog(notifier))
     notifier(f"READY=1\nSTATUS=passing requests on to {settings.upstream}")

@@ -64,11 +64,8 @@ class Pool:
             auto_decompress=False,
             trust_env=False,
             skip_auto_headers=_NO_AUTO_HEADERS,
-            timeout=aiohttp.ClientTimeout(
-                total=None,
-                sock_connect=settings.connect_timeout_s,
-                sock_read=settings.upstream_idle_timeout_s,
-            ),
+            # Silence of the server is noticed by the gate's sweep: a timer set anew for every token is dear.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_timeout_s),
             read_bufsize=_READ_BYTES,
             max_line_size=_MAX_LINE_BYTES,
             max_field_size=_MAX_LINE_BYTES,
