@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from slmguard.gate.response import BadRequestResponse
 from slmguard.gate.settings import GateSettings
+
+log = logging.getLogger("slmguard.gate")
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -53,6 +57,25 @@ class GateConnection(RequestHandler):
         self._table.idle.pop(self, None)
         super().connection_lost(exc)
 
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002  # aiohttp passes it; it echoes the request
+    ) -> web.StreamResponse:
+        """What aiohttp answers when it cannot parse a request, or when a handler fails.
+
+        Without echoing the request, and without a traceback for what a client did.
+        """
+        gone = self.transport is None or isinstance(exc, ConnectionError)
+        if status >= 500 and not gone:
+            log.error("a request failed, which is a defect of slmguard", exc_info=exc)
+        if gone or request.writer.output_size > 0:
+            raise ConnectionResetError("the client is gone, or has half an answer")
+        self._table.on_bad_request()
+        return BadRequestResponse(request, status)
+
     def begin(self) -> None:
         """A request is being handled."""
         self._stop_timer()
@@ -89,6 +112,7 @@ class ConnectionTable(web.Server):
         self.header_timeout_s = settings.header_timeout_s
         self.idle: dict[GateConnection, None] = {}  # oldest first
         self.on_eviction: Callable[[], None] = lambda: None
+        self.on_bad_request: Callable[[], None] = lambda: None
 
     def __call__(self) -> GateConnection:
         """A protocol for a new connection."""

@@ -47,7 +47,7 @@ class Proxy:
         target = request.raw_path
         endpoint = classify(request.method, target)
         try:
-            _check_target(request.method, target)
+            _check_target(request, target)
             if self._local.owns(target):
                 return await self._local.handle(request, identity)
             return await self._pass(request, endpoint, target, identity)
@@ -106,8 +106,11 @@ class Proxy:
         return await answer(request, reason.status, content, identity, extra)
 
 
-def _check_target(method: str, target: str) -> None:
-    """Raise RefusedError for what only a forward proxy would take."""
+def _check_target(request: web.BaseRequest, target: str) -> None:
+    """Raise RefusedError for what only a forward proxy would take, and for other versions than 1.0 and 1.1."""
+    method = request.method
+    if tuple(request.version) not in ((1, 0), (1, 1)):
+        raise refusal.refuse(505, "http_version", "slmguard: HTTP/1.1 is spoken here")
     if method == "CONNECT":
         raise refusal.refuse(405, "method_not_allowed", "slmguard: CONNECT is not served here")
     if not target.startswith("/") and not (method == "OPTIONS" and target == "*"):

@@ -9,7 +9,10 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion10, HttpVersion11
 from multidict import CIMultiDict
 
+from slmguard.gate.endpoints import Dialect
 from slmguard.gate.headers import REQUEST_ID, forwarded
+from slmguard.gate.refusal import Refusal
+from slmguard.gate.refusal import body as refusal_body
 
 _BODILESS = (204, 304)
 
@@ -25,6 +28,7 @@ class PassedResponse(web.StreamResponse):
         self._request = request
         self._alive = request.keep_alive
         self._ended = False
+        self._skip_body = False
         self.started = False
         self.body_bytes = 0
 
@@ -54,9 +58,9 @@ class PassedResponse(web.StreamResponse):
         for name, value in extra:
             headers[name] = value
         self._frame(status, headers)
-        version = self._request.version
+        version = "1.0" if self._request.version == HttpVersion10 else "1.1"
         self.started = True
-        await self._request.writer.write_headers(f"HTTP/{version.major}.{version.minor} {status} {reason}", headers)
+        await self._request.writer.write_headers(f"HTTP/{version} {status} {reason}", headers)
 
     def _frame(self, status: int, headers: CIMultiDict[str]) -> None:
         request, writer = self._request, self._request.writer
@@ -76,8 +80,6 @@ class PassedResponse(web.StreamResponse):
             headers["Connection"] = "close"
         elif request.version == HttpVersion10:
             headers["Connection"] = "keep-alive"
-
-    _skip_body = False
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send a piece of the body; waits while the client reads slowly. Raises ConnectionError."""
@@ -108,6 +110,27 @@ class PassedResponse(web.StreamResponse):
         self._ended = True
         if self._request.transport is not None:
             self._request.transport.abort()
+
+
+class BadRequestResponse(PassedResponse):
+    """The answer to what could not be read as a request; closes the connection."""
+
+    def __init__(self, request: web.BaseRequest, status: int) -> None:
+        super().__init__(request)
+        self.close_after()
+        self._failed_status = status
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Send all of it; aiohttp calls this right away."""
+        if self._failed_status >= 500:
+            reason = Refusal(self._failed_status, "internal_error", "slmguard: the gate failed")
+        else:
+            reason = Refusal(self._failed_status, "bad_request", "slmguard: this is no valid HTTP request")
+        content = refusal_body(reason, Dialect.OTHER)
+        head = [(b"Content-Length", str(len(content)).encode()), (b"Content-Type", b"application/json")]
+        await self.start(reason.status, REASONS.get(reason.status, ""), head, ())
+        await self.write(content)
+        return request.writer
 
 
 async def answer(
@@ -146,4 +169,6 @@ REASONS = {
     502: "Bad Gateway",
     503: "Service Unavailable",
     504: "Gateway Timeout",
+    505: "HTTP Version Not Supported",
+    505: "HTTP Version Not Supported",
 }

@@ -46,6 +46,7 @@ class Gate:
         proxy = Proxy(self.state, self.upstream, LocalEndpoints(self.state, key))
         self.table = ConnectionTable(proxy.handle, settings)
         self.table.on_eviction = self._count_eviction
+        self.table.on_bad_request = lambda: self.state.count_refusal("bad_request")
         self.port = 0
         self._fixed_level = level is not None
         self._servers: list[asyncio.Server] = []
