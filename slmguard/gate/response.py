@@ -170,5 +170,4 @@ REASONS = {
     503: "Service Unavailable",
     504: "Gateway Timeout",
     505: "HTTP Version Not Supported",
-    505: "HTTP Version Not Supported",
 }

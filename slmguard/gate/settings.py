@@ -157,9 +157,12 @@ def load_settings(path: Path | None) -> GateSettings:
         raise UserError(f"{chosen}: no such file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{chosen}: cannot be read: {error}") from error
-    table = _parse_toml(text, chosen).get("gate", {})
+    document = _parse_toml(text, chosen)
+    table, control = document.get("gate", {}), document.get("control", {})
     if not isinstance(table, dict):
         raise UserError(f"{chosen}: `gate` must be a table: [gate]")
+    if isinstance(control, dict) and isinstance(control.get("socket"), str):
+        table = {"control": control["socket"], **table}
     return GateSettings.from_mapping(table, f"{chosen} [gate]")
 
 
