@@ -117,6 +117,10 @@ def test_nginx_asks_the_gate_and_passes_when_there_is_none(tmp_path: Path) -> No
             for old, new in (("8080", port), ("8081", server.port), ("8082", gate.port)):
                 assert f"127.0.0.1:{old}" in text
                 text = text.replace(f"127.0.0.1:{old}", f"127.0.0.1:{new}")
+            # So that it runs without root, too.
+            kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+            paths = "".join(f"{kind}_temp_path {tmp_path}/{kind};\n" for kind in kinds)
+            text = text.replace("http {", f"http {{\naccess_log off;\n{paths}", 1)
             log, pid = tmp_path / "error.log", tmp_path / "pid"
             config = tmp_path / "nginx.conf"
             config.write_text(f"daemon off; pid {pid}; error_log {log};\n{text}", encoding="utf-8")
