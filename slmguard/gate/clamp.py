@@ -33,15 +33,16 @@ class _Fields:
 
 
 _OPENAI_ALIASES = ("max_completion_tokens", "n_predict", "max_new_tokens")
+# Go matches keys without regard to case.
+_OLLAMA = _Fields("num_predict", ceilings=(), choices=(), inside="options", fold_case=True)
 _FIELDS: dict[Dialect, _Fields] = {
     Dialect.OPENAI_CHAT: _Fields("max_tokens", _OPENAI_ALIASES),
     Dialect.OPENAI_COMPLETION: _Fields("max_tokens", _OPENAI_ALIASES),
     Dialect.OPENAI_RESPONSES: _Fields("max_output_tokens", ("max_tokens", "n_predict")),
     Dialect.ANTHROPIC: _Fields("max_tokens", ("n_predict",)),
     Dialect.LLAMA: _Fields("n_predict", ("max_tokens", "max_completion_tokens")),
-    # Go matches keys without regard to case.
-    Dialect.OLLAMA_CHAT: _Fields("num_predict", inside="options", fold_case=True),
-    Dialect.OLLAMA_GENERATE: _Fields("num_predict", inside="options", fold_case=True),
+    Dialect.OLLAMA_CHAT: _OLLAMA,
+    Dialect.OLLAMA_GENERATE: _OLLAMA,
     Dialect.KOBOLD: _Fields("max_length", ("max_tokens", "n_predict")),
 }
 # Sizes of the context that a request may ask for; capped by the configured window only, never set:

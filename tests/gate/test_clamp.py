@@ -76,6 +76,7 @@ def test_a_missing_limit_is_set(dialect: Dialect, field: str) -> None:
         ({"options": {"num_predict": 9}}, {"options": {"num_predict": 9}}),
         ({"options": {"num_ctx": 32768, "num_predict": 9}}, {"options": {"num_ctx": 32768, "num_predict": 9}}),
         ({"keep_alive": -1, "options": {"num_predict": 1}}, {"keep_alive": -1, "options": {"num_predict": 1}}),
+        ({"n": 9, "options": {"n": 9, "num_predict": 1}}, {"n": 9, "options": {"n": 9, "num_predict": 1}}),
         ({"OPTIONS": {"Num_Predict": 999}}, {"OPTIONS": {"Num_Predict": 100}}),
         ({"optionſ": {"num_predict": 999}}, {"optionſ": {"num_predict": 100}}),
     ],
