@@ -50,7 +50,9 @@ class DaemonLink:
                     await self._talk(reader, writer)
             except (OSError, asyncio.TimeoutError, ValueError) as error:
                 if not told:
-                    log.warning("no daemon at %s (%s): requests pass through", self._path, error)
+                    log.warning(
+                        "no daemon at %s (%s): requests pass through", self._path, error or type(error).__name__
+                    )
                 told = True
             finally:
                 self._fall_back()

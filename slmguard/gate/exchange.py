@@ -20,6 +20,8 @@ from slmguard.gate.upstream import Upstream, UpstreamLostError, UpstreamRequest
 # An answer up to this size is read whole before its first byte is passed on: until then it can be asked for again.
 WHOLE_ANSWER_BYTES = 256 * 1024
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.05, 0.5
+# How often the server may vanish under one request before it is not sent again.
+_LOST_AT_ANY_TIME, _LOST_IN_RESTART = 1, 3
 _STREAM_TYPES = ("text/event-stream", "application/x-ndjson")
 
 # Builds what is sent (clamped and trimmed as the level of that moment says) and the headers that tell of it.
@@ -65,7 +67,11 @@ class Exchange:
     async def run(self, client: Hashable, prepare: Prepare) -> PassedResponse:
         """The answer, passed on in full. Raises RefusedError while nothing has been sent to the client."""
         if self._endpoint.kind is Kind.PROBE:
-            await self._at_server(prepare)
+            self._state.active.add(self)
+            try:
+                await self._at_server(prepare)
+            finally:
+                self._state.active.discard(self)
             return self._response
         admission = self._state.admission
         limited = self._endpoint.kind in (Kind.GENERATE, Kind.COMPUTE)
@@ -110,7 +116,7 @@ class Exchange:
         """True when the answer was passed on, False when it must wait out a hold and be sent again."""
         while True:
             request, notes = await prepare()
-            if self.was_cut:
+            if self.was_cut and self._endpoint.kind is not Kind.PROBE:
                 return False
             try:
                 with self._upstream.pool() as session:
@@ -151,14 +157,14 @@ class Exchange:
         if not error.connected:
             self._state.upstream_refused()
         attempts = self._attempts
-        restarting = self.was_cut or self._state.in_restart
-        if error.connected and not restarting:
-            # It may be this very request that brings the server down: once more, and no further.
+        if error.connected and not self.was_cut:
             attempts.lost_at_server += 1
+        # It may be this very request that brings the server down: once more, and no further.
+        limit = _LOST_IN_RESTART if self._state.in_restart else _LOST_AT_ANY_TIME
         if self._silent:
             raise refusal.refuse(504, "upstream_timeout", "slmguard: the server did not answer in time")
         probe = self._endpoint.kind is Kind.PROBE
-        if probe or not request.repeatable or attempts.lost_at_server > 1:
+        if probe or not request.repeatable or attempts.lost_at_server > limit:
             code = refusal.UPSTREAM_CLOSED if error.connected else refusal.UPSTREAM_DOWN
             raise _bad_gateway(code, error, self._state.settings.retry_after_s)
 

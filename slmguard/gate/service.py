@@ -74,7 +74,7 @@ class Gate:
         self.table.pre_shutdown()
         until_s = asyncio.get_running_loop().time() + self.settings.stop_timeout_s
         while (  # noqa: ASYNC110  # the set is emptied by many tasks, at the end of the process only
-            self.state.active and asyncio.get_running_loop().time() < until_s
+            (self.state.active or self.state.admission.waiting) and asyncio.get_running_loop().time() < until_s
         ):
             await asyncio.sleep(_DRAIN_POLL_S)
         self.hold.stop()

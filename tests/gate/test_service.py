@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -10,11 +11,25 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slmguard.core.errors import UserError
 from slmguard.gate.settings import GateSettings, load_settings
-from tests.gate.real_server import ending, wait_for
+from tests.gate.fakes import (
+    CHAT,
+    FakeServer,
+    Seen,
+    ask,
+    begin_stream,
+    chat,
+    chunk,
+    end_stream,
+    free_port,
+    gate_before,
+    until,
+)
+from tests.gate.real_server import ending, start_gate, wait_for
 
 # What systemd does: the socket becomes file 3 and the process is told so.
 _EXEC = (
@@ -134,3 +149,47 @@ def test_a_bad_value_names_the_key_and_the_file(tmp_path: Path, text: str, said:
 
 def test_defaults_are_valid() -> None:
     assert GateSettings.from_mapping({}) == GateSettings()
+
+
+def resident_mib(process: subprocess.Popen[bytes]) -> float:
+    return float(psutil.Process(process.pid).memory_info().rss) / 2**20
+
+
+def test_three_thousand_idle_connections_and_half_sent_bodies_cost_little_memory() -> None:
+    port, nowhere = free_port(), free_port()
+    half = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nContent-Length: 8000000\r\n\r\n".encode() + b"x" * 40_000
+    with ending(start_gate(port, nowhere)) as gate, contextlib.ExitStack() as stack:
+        before = resident_mib(gate)
+        assert before < 45
+        for number in range(3000):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+            if number % 20 == 0:
+                client.sendall(half)
+            if number > 800:  # what the gate has closed already need not stay open here
+                client.close()
+        wait_for(f"http://127.0.0.1:{port}/slmguard/health", gate)
+        assert resident_mib(gate) < 80
+
+
+def test_what_is_in_flight_may_finish_when_the_gate_stops() -> None:
+    async def scenario() -> None:
+        go = asyncio.Event()
+
+        async def answer(seen: Seen, writer: asyncio.StreamWriter) -> None:
+            await begin_stream(writer)
+            await chunk(writer, b"data: 1\n\n")
+            await go.wait()
+            await chunk(writer, b"data: [DONE]\n\n")
+            await end_stream(writer)
+
+        async with FakeServer(answer) as server, gate_before(server, stop_timeout_s=20, max_inflight=1) as gate:
+            streams = [asyncio.create_task(ask(gate, "POST", CHAT, chat(stream=True))) for _ in range(2)]
+            await until(lambda: gate.state.admission.waiting == 1 and len(server.seen) == 1)
+            stopping = asyncio.create_task(gate.stop())
+            await asyncio.sleep(0)
+            go.set()
+            for stream in streams:
+                assert (await stream).body.endswith(b"data: [DONE]\n\n")
+            await stopping
+
+    asyncio.run(scenario())
