@@ -33,10 +33,11 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A path's meaning."""
+    """A path's meaning; `repeatable`: asking twice does no harm, even when the server has seen the first one."""
 
     kind: Kind
     dialect: Dialect
+    repeatable: bool = True
 
 
 # Looked up by the end of the path, because llama-server has --api-prefix, llama-swap has /upstream/MODEL/…
@@ -71,7 +72,10 @@ _PROBE = re.compile(
     r"(?:/v1)?/(?:health|healthz|readyz|livez|ready|metrics|slots)(?:/.*)?|/api/version|/api/ps|/api/extra/perf"
 )
 _BY_LENGTH = sorted(_GENERATE, key=len, reverse=True)
+_PURE_POST = ("/tokenize", "/detokenize", "/apply-template", "/count_tokens", "/input_tokens", "/api/show")
+_IDEMPOTENT_METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE")
 _OTHER = Endpoint(Kind.OTHER, Dialect.OTHER)
+_OTHER_ONCE = Endpoint(Kind.OTHER, Dialect.OTHER, repeatable=False)
 
 
 def classify(method: str, target: str) -> Endpoint:
@@ -88,10 +92,10 @@ def classify(method: str, target: str) -> Endpoint:
                 return Endpoint(Kind.GENERATE, _GENERATE[ending])
         if path.endswith(_COMPUTE):
             return Endpoint(Kind.COMPUTE, Dialect.OTHER)
-        return _OTHER
+        return _OTHER if path.endswith(_PURE_POST) else _OTHER_ONCE
     if _PROBE.fullmatch(path):
         return Endpoint(Kind.PROBE, Dialect.OTHER)
-    return _OTHER
+    return _OTHER if method in _IDEMPOTENT_METHODS else _OTHER_ONCE
 
 
 def _canonical_path(target: str) -> str:

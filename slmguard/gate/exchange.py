@@ -164,7 +164,8 @@ class Exchange:
         if self._silent:
             raise refusal.refuse(504, "upstream_timeout", "slmguard: the server did not answer in time")
         probe = self._endpoint.kind is Kind.PROBE
-        if probe or not request.repeatable or attempts.lost_at_server > limit:
+        once = error.connected and not self._endpoint.repeatable
+        if probe or once or not request.repeatable or attempts.lost_at_server > limit:
             code = refusal.UPSTREAM_CLOSED if error.connected else refusal.UPSTREAM_DOWN
             raise _bad_gateway(code, error, self._state.settings.retry_after_s)
 

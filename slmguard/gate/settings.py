@@ -16,6 +16,7 @@ from slmguard.core.errors import UserError
 DEFAULT_CONFIG_PATH = Path("/etc/slmguard/slmguard.toml")
 NO_CONTROL = "none"
 MIB = 1024 * 1024
+_LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class GateSettings:
     max_queue: int = 64  # requests waiting for one of those places
     queue_timeout_s: float = 120.0
     max_held: int = 256  # requests waiting out a planned restart
-    hold_max_s: float = 180.0
+    # The daemon may take 30 s to drain, 30 s to stop and 180 s to load the model again.
+    hold_max_s: float = 300.0
     upstream_retry_s: float = 10.0
 
     # 8 MiB holds a chat with several photographs; four such bodies may wait at the same time.
@@ -84,6 +86,8 @@ class GateSettings:
         if self.agent_listen:
             parse_address(self.agent_listen, f"{where} agent_listen")
         _check_upstream(self.upstream, where)
+        if _port_of(self.upstream) == self.listen_address[1] and _same_host(self):
+            raise UserError(f"{where}: `upstream` {self.upstream} is where the gate itself listens")
         if not self.health_path.startswith("/"):
             raise UserError(f"{where}: `health_path` must begin with /, not `{self.health_path}`")
         if self.max_buffered_bytes < self.max_body_bytes:
@@ -143,6 +147,16 @@ def _check_upstream(url: str, where: str) -> None:
         raise UserError(f"{where}: `upstream` must look like http://127.0.0.1:8081, not `{url}`")
 
 
+def _port_of(url: str) -> int:
+    return urlsplit(url).port or 80
+
+
+def _same_host(settings: GateSettings) -> bool:
+    """Whether the upstream is a name for the machine, or the address, that the gate listens on."""
+    host = urlsplit(settings.upstream).hostname
+    return host in _LOOPBACK_NAMES or host == settings.listen_address[0]
+
+
 def load_settings(path: Path | None) -> GateSettings:
     """Settings of a file's `[gate]` table; without a path the default file if it is there, else the defaults.
 
@@ -158,11 +172,14 @@ def load_settings(path: Path | None) -> GateSettings:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{chosen}: cannot be read: {error}") from error
     document = _parse_toml(text, chosen)
-    table, control = document.get("gate", {}), document.get("control", {})
+    table = document.get("gate", {})
     if not isinstance(table, dict):
         raise UserError(f"{chosen}: `gate` must be a table: [gate]")
-    if isinstance(control, dict) and isinstance(control.get("socket"), str):
-        table = {"control": control["socket"], **table}
+    for section, key, own_key in (("control", "socket", "control"), ("server", "url", "upstream")):
+        # What the daemon's tables say of the same thing holds here, too.
+        told = document.get(section)
+        if isinstance(told, dict) and isinstance(told.get(key), str):
+            table = {own_key: told[key], **table}
     return GateSettings.from_mapping(table, f"{chosen} [gate]")
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from slmguard.gate.endpoints import Dialect, Kind, classify
 
+CHAT = "/v1/chat/completions"
+
 
 @pytest.mark.parametrize(
     ("target", "dialect"),
@@ -67,3 +69,12 @@ def test_embeddings_compute_but_generate_nothing(target: str) -> None:
 )
 def test_everything_else_is_other(target: str) -> None:
     assert classify("POST", target).kind is Kind.OTHER
+
+
+def test_only_what_does_no_harm_twice_may_be_sent_again() -> None:
+    assert classify("POST", CHAT).repeatable
+    assert classify("POST", "/v1/embeddings").repeatable
+    assert classify("POST", "/tokenize").repeatable
+    assert classify("GET", "/v1/models").repeatable
+    assert not classify("POST", "/models/unload").repeatable
+    assert not classify("PATCH", "/x").repeatable

@@ -310,6 +310,18 @@ def test_without_a_server_the_client_gets_503_after_the_time_for_retries() -> No
     asyncio.run(scenario())
 
 
+def test_an_order_that_the_server_may_have_carried_out_is_not_sent_twice() -> None:
+    async def answer(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async def scenario() -> None:
+        async with FakeServer(answer) as server, gate_before(server) as gate:
+            assert (await ask(gate, "POST", "/models/unload", b"{}")).status == 502
+            assert len(server.seen) == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_request_that_kills_the_server_is_sent_twice_and_no_more() -> None:
     async def answer(seen: Seen, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()

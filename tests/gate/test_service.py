@@ -96,6 +96,7 @@ def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--upstream", "ftp://x"], "must look like http://127.0.0.1:8081"),
         (["--upstream", "http://u:p@h/"], "must look like"),
         (["--max-inflight", "0"], "`max_inflight` must lie between 1"),
+        (["--upstream", "http://localhost:8080"], "is where the gate itself listens"),
         (["--config", "/nowhere.toml"], "/nowhere.toml: no such file"),
     ],
 )
@@ -119,10 +120,13 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_the_gate_table_of_the_common_file_is_read(tmp_path: Path) -> None:
-    text = '[unit]\nname = "x"\n[control]\nsocket = "/run/other.sock"\n[gate]\nmax_inflight = 2\nbody_timeout_s = 5\n'
+    text = '[unit]\nname = "x"\n[control]\nsocket = "/run/other.sock"\n'
+    text += '[server]\nurl = "http://127.0.0.1:8090"\n[gate]\nmax_inflight = 2\nbody_timeout_s = 5\n'
     settings = load_settings(write(tmp_path / "s.toml", text))
     assert (settings.max_inflight, settings.body_timeout_s) == (2, 5.0)
-    assert settings.control == "/run/other.sock"
+    assert (settings.control, settings.upstream) == ("/run/other.sock", "http://127.0.0.1:8090")
+    own = load_settings(write(tmp_path / "s.toml", text + 'upstream = "http://127.0.0.1:8091"\n'))
+    assert own.upstream == "http://127.0.0.1:8091"
     assert settings.replaced(max_inflight=3, listen=None).max_inflight == 3
 
 
