@@ -13,6 +13,7 @@ from aiohttp import web
 from slmguard.gate import refusal
 from slmguard.gate.endpoints import Endpoint, Kind
 from slmguard.gate.headers import REQUEST_ID
+from slmguard.gate.progress import event_mark, stated_tokens
 from slmguard.gate.response import PassedResponse
 from slmguard.gate.state import GateState
 from slmguard.gate.upstream import Upstream, UpstreamLostError, UpstreamRequest
@@ -22,7 +23,6 @@ WHOLE_ANSWER_BYTES = 256 * 1024
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.05, 0.5
 # How often the server may vanish under one request before it is not sent again.
 _LOST_AT_ANY_TIME, _LOST_IN_RESTART = 1, 3
-_STREAM_TYPES = ("text/event-stream", "application/x-ndjson")
 
 # Builds what is sent (clamped and trimmed as the level of that moment says) and the headers that tell of it.
 Prepare = Callable[[], Awaitable[tuple[UpstreamRequest, list[tuple[str, str]]]]]
@@ -60,6 +60,7 @@ class Exchange:
         self._answer: aiohttp.ClientResponse | None = None
         self.was_cut = False
         self._silent = False
+        self._mark: bytes | None = None  # what one event of the answer begins or ends with, if it is a stream
         # Where it stands, for the sweep: since when the client has not read, the server has not answered.
         self.writing_since_s: float | None = None
         self.heard_at_s = self._loop.time()
@@ -209,6 +210,7 @@ class Exchange:
     async def _pass_on(self, answer: aiohttp.ClientResponse, notes: list[tuple[str, str]]) -> bool:
         """Pass the answer on; True when it came whole. Raises UpstreamLostError while nothing was sent."""
         content = answer.content
+        self._mark = event_mark(answer.content_type)
         first = b""
         if self._endpoint.kind in (Kind.GENERATE, Kind.COMPUTE):
             first = await self._first_bytes(answer)
@@ -223,7 +225,7 @@ class Exchange:
                     break
                 await self._write(piece)
         except aiohttp.ClientError:
-            await self._end_early(answer)
+            await self._end_early()
             return False
         await self._response.write_eof()
         self._count(answer)
@@ -234,7 +236,9 @@ class Exchange:
         length = _length(answer)
         try:
             if length is not None and length <= WHOLE_ANSWER_BYTES:
-                return await answer.content.read()
+                whole = await answer.content.read()
+                self._state.counters.progress_tokens += stated_tokens(whole)
+                return whole
             return await answer.content.readany()
         except (aiohttp.ClientError, asyncio.TimeoutError, ConnectionError) as error:
             raise UpstreamLostError("the server closed the connection", connected=True) from error
@@ -243,15 +247,16 @@ class Exchange:
         self.writing_since_s = self.heard_at_s = self._loop.time()
         if piece:
             await self._response.write(piece)
-            self._state.counters.progress_tokens += piece.count(b"data:")
+            if self._mark is not None:
+                self._state.counters.progress_tokens += piece.count(self._mark)
         else:
             await self._response.flush_head()
         self.writing_since_s = None
 
-    async def _end_early(self, answer: aiohttp.ClientResponse) -> None:
+    async def _end_early(self) -> None:
         """The server is gone in mid-answer: say so in the stream if it is one, else break off."""
         self._state.counters.broken += 1
-        if not answer.content_type.startswith(_STREAM_TYPES):
+        if self._mark is None:
             self.abort()
             return
         code = refusal.RESTARTING if self.was_cut else refusal.UPSTREAM_CLOSED

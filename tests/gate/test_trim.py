@@ -146,6 +146,10 @@ _MESSAGES = st.lists(
 )
 
 
+def _is_system(message: Any) -> bool:
+    return isinstance(message, dict) and message["role"] in ("system", "developer")
+
+
 @given(messages=_MESSAGES, window=st.integers(1, 200), others=st.dictionaries(st.text(), st.integers(), max_size=3))
 def test_trimming_keeps_order_systems_the_newest_turn_and_everything_else(
     messages: list[Any], window: int, others: dict[str, int]
@@ -155,11 +159,9 @@ def test_trimming_keeps_order_systems_the_newest_turn_and_everything_else(
     kept = sent["messages"]
     assert {k: v for k, v in sent.items() if k != "messages"} == {k: v for k, v in others.items() if k != "messages"}
     assert len(kept) == len(messages) - dropped
-    is_system = [isinstance(m, dict) and m["role"] in ("system", "developer") for m in messages]
-    systems = [m for m, s in zip(messages, is_system, strict=True) if s]
-    rest = [m for m, s in zip(messages, is_system, strict=True) if not s]
-    kept_rest = [m for m in kept if not (isinstance(m, dict) and m["role"] in ("system", "developer"))]
-    assert [m for m in kept if m not in kept_rest or m in systems][: len(systems)] == systems or not systems
+    assert [m for m in kept if _is_system(m)] == [m for m in messages if _is_system(m)]
+    rest = [m for m in messages if not _is_system(m)]
+    kept_rest = [m for m in kept if not _is_system(m)]
     assert kept_rest == rest[dropped:]
     assert not rest or kept_rest
     called = {c["id"] for m in rest[:dropped] if isinstance(m, dict) for c in m.get("tool_calls", ())}
