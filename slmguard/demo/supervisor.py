@@ -38,7 +38,7 @@ class Exit:
 
 
 class Supervisor:
-    """One supervised process. `on_exit` is called in the supervisor's thread after each end that is followed by a start.
+    """One supervised process. `on_exit` is called in the supervisor's thread after each end that a start follows.
 
     The pid is written to `pid_file` at every start; `log_file` gets the process's output.
     """
