@@ -138,7 +138,6 @@ def _rungs(rungs: list[tuple[float, RungRun]], scale: Scale) -> Iterator[str]:
     for at_s, run in rungs:
         if run.outcome != "ok":
             continue
-        # The demo hears of a rung when its effect was measured, a settling time after it had ended.
         x = scale.x(at_s)
         yield f'<line class="rung" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{BOTTOM}"/>'
         if (run.freed_bytes or 0) < words.MIB or x < free_x:

@@ -30,7 +30,7 @@ QUESTIONS = (
     "Was anything stopped on purpose?",
 )
 SYSTEM = "You are the assistant of a small factory. Answer briefly."
-LINES_PER_LOG = 24
+LINES_PER_LOG = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,9 @@ def _set_up(story: Story, folder: Path, stack: contextlib.ExitStack, view: View)
     url = f"http://127.0.0.1:{port}"
     pid_file = folder / "server.pid"
     command = [sys.executable, "-m", "slmguard.demo.server", "--model", str(settings.model), "--port", str(port)]
+    slots = folder / "slots"
+    slots.mkdir()
+    command += ["--slots-dir", f"{slots}/"]
     supervisor = Supervisor(command, pid_file, folder / "server.log", on_exit=story.note_exit)
     stack.callback(supervisor.stop)
     supervisor.start()

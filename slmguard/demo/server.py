@@ -27,6 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--ctx", type=int, default=2048, help="context cells for all slots together")
     parser.add_argument("--slots", type=int, default=2, help="requests computed at the same time")
     parser.add_argument("--cache-ram", type=int, default=8192, metavar="MIB", help="bound of the RAM prompt cache")
+    parser.add_argument("--slots-dir", default="", help="folder for saved slots; without one slots cannot be erased")
     parser.add_argument("--threads", type=int, default=-1, help="compute threads, -1: llama.cpp chooses")
     parser.add_argument("--stop-timeout", type=float, default=5.0, metavar="SECONDS", help="see TimeoutStopSec=")
     return parser
@@ -75,6 +76,7 @@ def _params(xllamacpp: object, args: argparse.Namespace) -> object:
     params.n_threads_http = args.slots + 4
     params.load_mode = xllamacpp.llama_load_mode.LLAMA_LOAD_MODE_NONE  # type: ignore[attr-defined]
     params.fit_params = False  # it would measure the host's memory at every start, and nothing here needs fitting
+    params.slot_save_path = args.slots_dir
     params.endpoint_metrics = True
     params.endpoint_slots = True
     params.ui = False

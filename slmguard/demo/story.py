@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -49,6 +50,7 @@ class Story:
         self.settings = settings
         self._clock = clock
         self._started_s = clock()
+        self._started_wall_s = time.time()
         self._lock = threading.Lock()
         self._samples: list[Sample] = []
         self._events: list[Event] = []
@@ -114,7 +116,7 @@ class Story:
                 count = last.count + 1
                 self._events.pop()
             some = "a request was" if count == 1 else f"{count} requests were"
-            word = "refused" if request.verdict == "refused" else "lost"
+            word = "told to come back later" if request.verdict == "refused" else "lost"
             self._add(Event(now_s, request.verdict, f"{some} {word} ({request.detail})", count))
 
     def note_exit(self, end: Exit) -> None:
@@ -136,7 +138,7 @@ class Story:
             for run in picture.rungs:
                 key = (run.rung, run.at_wall_s)
                 if key not in self._rungs:
-                    self._rungs[key] = (now_s, run)
+                    self._rungs[key] = (self._began_s(run, now_s), run)
                     self._add(Event(now_s, "rung", rung_sentence(run)))
                 self._note_level(run.level)
             self._note_level(picture.level)
@@ -165,7 +167,7 @@ class Story:
             return dict(self._counts)
 
     def rungs(self) -> list[tuple[float, RungRun]]:
-        """The rungs that were run, each with the time at which the demo heard of it."""
+        """The rungs that were run, each with its time in the run."""
         with self._lock:
             return list(self._rungs.values())
 
@@ -178,6 +180,11 @@ class Story:
         """The lines that the figure passed at least once, as shares of the budget."""
         with self._lock:
             return sorted(self._lines)
+
+    def _began_s(self, run: RungRun, now_s: float) -> float:
+        """When the rung was run; the guard tells of it only after its effect was measured."""
+        at_s = run.at_wall_s - self._started_wall_s
+        return at_s if 0 <= at_s <= now_s else now_s
 
     def _note_lines(self, figure_bytes: int, now_s: float) -> None:
         ratio = figure_bytes / self.settings.budget_bytes
@@ -203,5 +210,7 @@ def rung_sentence(run: RungRun) -> str:
     name = run.rung.replace("_", " ")
     if run.outcome != "ok":
         return f"{name}: {run.outcome}{': ' + run.detail if run.detail else ''}"
-    freed = "what it freed is unknown" if run.freed_bytes is None else f"freed {words.short_size(run.freed_bytes)}"
+    if run.freed_bytes is None:
+        return f"{name}: {run.detail or 'done'}"
+    freed = f"freed {words.short_size(run.freed_bytes)}"
     return f"{name} {freed} in {words.duration(run.seconds)}{': ' + run.detail if run.detail else ''}"

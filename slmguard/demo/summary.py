@@ -60,11 +60,12 @@ def text(summary: dict[str, Any]) -> str:
     guard = "on, gate in front" if summary["gate"] else "on" if summary["guard"] else "OFF"
     kept = "interrupted after" if summary["interrupted"] else "in"
     peak, budget, limit = (words.short_size(summary[key]) for key in ("peak_bytes", "budget_bytes", "budget_max_bytes"))
+    asked = f"{requests['served']} served, {requests['failed']} failed, {requests['refused']} told to come back later"
     told = f"median {words.duration(latency['median'])}, longest {words.duration(latency['max'])}"
     lines = [
         f"Summary: guard {guard}, {kept} {words.duration(summary['seconds'])}",
         f"  memory     peak {peak}, {words.percent(summary['peak_ratio'])} of the {budget} budget (kill above {limit})",
-        f"  requests   {requests['served']} served, {requests['failed']} failed, {requests['refused']} refused",
+        f"  requests   {asked}",
         f"  answers    {tokens['completion']} tokens to {tokens['prompt']} prompt tokens; {told}",
         f"  kills      {summary['kills']}" + (f"   ({HONEST})" if summary["kills"] else ""),
         f"  restarts   {summary['restarts']}",
@@ -76,13 +77,14 @@ def text(summary: dict[str, Any]) -> str:
 def _guard_lines(summary: dict[str, Any]) -> list[str]:
     levels = " → ".join(summary["levels_seen"]) or "none"
     lines = [f"  levels     {levels}"]
-    totals: dict[str, list[int]] = {}
+    totals: dict[str, list[int | None]] = {}
     for run in summary["rungs"]:
-        totals.setdefault(f"{run['rung']} {run['outcome']}", []).append(run["freed_bytes"] or 0)
-    for name, freed in totals.items():
+        totals.setdefault(f"{run['rung']} {run['outcome']}", []).append(run["freed_bytes"])
+    for name, each in totals.items():
         rung, outcome = name.split()
-        word = f"freed {words.short_size(sum(freed))}" if outcome == "ok" else outcome
-        lines.append(f"  rung       {rung.replace('_', ' ')}: {len(freed)} ×, {word}")
+        known = [freed for freed in each if freed is not None]
+        word = f", {outcome}" if outcome != "ok" else f", freed {words.short_size(sum(known))}" if known else ""
+        lines.append(f"  rung       {rung.replace('_', ' ')}: {len(each)} ×{word}")
     if not totals:
         lines.append("  rung       none was needed")
     if summary["metrics_url"]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from slmguard.demo import child
 
 RESTART_DELAY_S = 0.2
-STOP_TIMEOUT_S = 8.0
+STOP_TIMEOUT_S = 1.0  # at the end of the demo nothing in the server is worth waiting for
 # A server that ends this often without having lived for this long will not come up at all.
 GIVE_UP_AFTER = 5
 SHORT_LIFE_S = 3.0
@@ -77,7 +77,7 @@ class Supervisor:
             process = self._process
         if process is not None:
             child.end(process, STOP_TIMEOUT_S)
-        self._thread.join(STOP_TIMEOUT_S)
+        self._thread.join(STOP_TIMEOUT_S + 5.0)
 
     def kill_at_limit(self) -> bool:
         """SIGKILL the process as the kernel's OOM killer would; False when there is none, or one kill is under way."""

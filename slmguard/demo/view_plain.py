@@ -44,8 +44,10 @@ class PlainView:
             return
         now_s = self._story.elapsed_s()
         for event in self._story.events():
+            if not final and _may_grow(event, now_s):
+                break  # and all after it, so that the lines stay in order
             key = (event.at_s, event.text)
-            if key in self._told or (not final and _may_grow(event, now_s)):
+            if key in self._told:
                 continue
             self._told.add(key)
             self._print(event.at_s, event.text)

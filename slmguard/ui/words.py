@@ -16,7 +16,7 @@ def size(number: float | None) -> str:
 
 def short_size(number: float | None) -> str:
     """Bytes without decimals: `345 MiB`."""
-    return UNKNOWN if number is None else f"{number / MIB:.0f} MiB"
+    return UNKNOWN if number is None else f"{round(number / MIB)} MiB"
 
 
 def percent(ratio: float | None) -> str:
