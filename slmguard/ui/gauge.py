@@ -10,9 +10,10 @@ SPARKS = "▁▂▃▄▅▆▇█"
 
 def bar(ratio: float | None, width: int, marks: Sequence[float], full: float = 1.0) -> str:
     """`width` cells for 0 to `full`; `marks` are ratios shown as thin lines where the bar has not yet come."""
+    width = max(0, width)
     cells = [" "] * width
     for mark in marks:
-        if 0 < mark < full:
+        if width and 0 < mark < full:
             cells[min(width - 1, int(mark / full * width))] = "┊"
     if full == 1.0 and width:
         cells[-1] = "│"

@@ -104,13 +104,13 @@ def read(document: Mapping[str, Any]) -> Picture:
         source=_text(document, "source"),
         uptime_s=_number(document, "uptime_s"),
         dry_run=document.get("dry_run") is True,
-        figure=_text(document, "figure"),
+        figure=_text(document, "figure")[:11],
         figure_bytes=_whole(document, "figure_bytes"),
         limit_bytes=_whole(document, "limit_bytes"),
         ratio=_number(document, "ratio"),
-        level=_text(document, "level"),
-        limits={key: _whole(limits, key) for key in limits},
-        memory={key: _whole(memory, key) for key in memory},
+        level=_text(document, "level")[:20],
+        limits=_wholes(limits),
+        memory=_wholes(memory),
         baseline_bytes=_whole(document, "baseline_bytes"),
         freeable_bytes=_whole(document, "freeable_bytes"),
         growth_bytes_per_s=_number(document, "growth_bytes_per_s"),
@@ -123,7 +123,7 @@ def read(document: Mapping[str, Any]) -> Picture:
         restarts_in_last_hour=_whole(restarts, "in_last_hour"),
         restart_budget=_whole(restarts, "budget_per_hour"),
         stalled_for_s=_number(document, "stalled_for_s"),
-        counters={key: _whole(counters, key) for key in counters},
+        counters=_wholes(counters),
         degraded=tuple(clean(item) for item in degraded) if isinstance(degraded, list) else (),
         metrics_url=_text(document, "metrics_url"),
     )
@@ -181,6 +181,10 @@ def _number(table: Mapping[str, Any], key: str) -> float | None:
 def _whole(table: Mapping[str, Any], key: str) -> int | None:
     value = _number(table, key)
     return None if value is None else int(value)
+
+
+def _wholes(table: Mapping[str, Any]) -> dict[str, int | None]:
+    return {clean(key, 40): _whole(table, key) for key in table}
 
 
 def _truth(table: Mapping[str, Any], key: str) -> bool | None:
