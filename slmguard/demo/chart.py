@@ -9,13 +9,13 @@ from xml.sax.saxutils import escape
 from slmguard.demo.settings import LEVEL_RATIOS
 from slmguard.demo.story import Event, Sample, Story
 from slmguard.ui import words
-from slmguard.ui.picture import RungRun
 
 WIDTH, HEIGHT = 860, 420
 LEFT, RIGHT, TOP, BOTTOM = 62, 744, 84, 330
 REQUESTS_Y = 348
 STEP_MIB = 100
-LABEL_WIDTH = 118
+LABEL_WIDTH = 84
+RESTART_TOLD_WITHIN_S = 20.0
 STYLE = """
 svg { font: 12px system-ui, sans-serif }
 .page { fill: #ffffff } .text { fill: #1f2328 } .soft { fill: #59636e } .grid { stroke: #d1d9e0 }
@@ -61,7 +61,7 @@ def render(story: Story, summary: dict[str, Any]) -> str:
         *_axes(scale),
         *_thresholds(settings.budget_bytes, settings.budget_max_bytes, scale),
         *_memory(story.samples(), scale),
-        *_rungs(story.rungs(), scale),
+        *_rungs(story, scale),
         *_kills(story.events(), scale),
         *_requests(story, scale),
         _text(LEFT, HEIGHT - 14, _legend(), "soft", size=11),
@@ -79,14 +79,17 @@ def _title(summary: dict[str, Any]) -> str:
 
 def _caption(summary: dict[str, Any]) -> str:
     gate = ", gate in front" if summary["gate"] else ""
-    refused = f", {summary['requests']['refused']} refused" if summary["requests"]["refused"] else ""
+    refused = f", {summary['requests']['refused']} told to come back later" if summary["requests"]["refused"] else ""
     kill = "" if summary["guard"] or not summary["kills"] else "; no cgroup here: the demo itself kills at the limit"
     model = summary["model"].removesuffix(".gguf")
     return f"llama.cpp, {model}, {summary['seconds']:.0f} s of conversations{gate}{refused}{kill}"
 
 
 def _legend() -> str:
-    return "line: anonymous memory and mapped files of the server · ticks below: requests served (grey), lost (red)"
+    return (
+        "line: anonymous memory and mapped files of the server · ticks below: requests served (grey), "
+        "told to come back later (orange), lost (red)"
+    )
 
 
 def _axes(scale: Scale) -> Iterator[str]:
@@ -132,19 +135,23 @@ def _lives(samples: list[Sample]) -> Iterator[list[Sample]]:
         yield life
 
 
-def _rungs(rungs: list[tuple[float, RungRun]], scale: Scale) -> Iterator[str]:
-    """A line for every rung that did something; restarts and whatever freed memory get a label."""
+def _rungs(story: Story, scale: Scale) -> Iterator[str]:
+    """A labelled line for every rung that gave memory back, a short tick at the top for every other one."""
+    exits = [event.at_s for event in story.events() if event.kind == "exit"]
     free_x = 0.0
-    for at_s, run in rungs:
+    for at_s, run in story.rungs():
         if run.outcome != "ok":
             continue
-        x = scale.x(at_s)
-        yield f'<line class="rung" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{BOTTOM}"/>'
-        if (run.freed_bytes or 0) < words.MIB or x < free_x:
+        gave_back = (run.freed_bytes or 0) >= words.MIB
+        # The guard tells of a restart once its effect is measured; on the page it belongs where the server ended.
+        ended_s = max((end for end in exits if at_s - RESTART_TOLD_WITHIN_S < end <= at_s), default=at_s)
+        x = scale.x(ended_s if gave_back else at_s)
+        yield f'<line class="rung" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{BOTTOM if gave_back else TOP + 8}"/>'
+        if not gave_back or x < free_x:
             continue
         free_x = x + LABEL_WIDTH
         anchor = "end" if x > RIGHT - LABEL_WIDTH / 2 else "middle"
-        yield _text(x, TOP - 19, run.rung.replace("_", " "), "rungtext", anchor=anchor, size=11)
+        yield _text(x, TOP - 19, run.rung.rpartition("_")[2], "rungtext", anchor=anchor, size=11)
         yield _text(x, TOP - 6, f"freed {words.short_size(run.freed_bytes)}", "rungtext", anchor=anchor, size=11)
 
 

@@ -121,7 +121,7 @@ def _rungs(picture: Picture, paint: Paint) -> list[str]:
 
 
 def _rung(run: RungRun, paint: Paint) -> list[str]:
-    freed = "freed unknown" if run.freed_bytes is None else f"freed {words.size(run.freed_bytes)}"
+    freed = "" if run.freed_bytes is None else f"freed {words.size(run.freed_bytes)}"
     outcome = paint(f"{run.outcome:8}", OUTCOME_CODES.get(run.outcome, ""))
     first = f"  {run.clock}  {run.rung:15} {outcome} {freed:17} in {words.duration(run.seconds)}, at {run.level}"
     return [first, *textwrap.wrap(run.detail, WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 12)]

@@ -11,7 +11,9 @@ def size(number: float | None) -> str:
     """Bytes with one decimal: `345.0 MiB`, `7.6 GiB`; a dash when unknown."""
     if number is None:
         return UNKNOWN
-    return f"{number / GIB:.1f} GiB" if abs(number) >= 10 * GIB else f"{number / MIB:.1f} MiB"
+    if abs(number) >= 10 * GIB:
+        return f"{number / GIB:.1f} GiB"
+    return f"{round(number / MIB, 1) + 0.0:.1f} MiB"  # + 0.0 makes -0.0 positive
 
 
 def short_size(number: float | None) -> str:
