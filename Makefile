@@ -19,6 +19,7 @@ demo: $(VENV)/.demo ## a real model server under load, and the guard at work (DE
 
 test: lint ## all checks and all tests, with everything they need installed
 	@scripts/install-test-packages
+	@$(BIN)/python -m slmguard.demo.model >/dev/null || true
 	$(BIN)/python -m pytest $(TEST_ARGS)
 
 lint: $(VENV)/.dev ## ruff and mypy

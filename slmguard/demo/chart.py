@@ -105,7 +105,7 @@ def _axes(scale: Scale) -> Iterator[str]:
 def _thresholds(budget_bytes: int, max_bytes: int, scale: Scale) -> Iterator[str]:
     for ratio, name in zip(LEVEL_RATIOS, ("elevated", "high", "critical"), strict=True):
         yield from _threshold(scale.y(budget_bytes * ratio), name, f"{ratio:.0%} {name}")
-    yield from _threshold(scale.y(max_bytes), "limit", f"{words.short_size(max_bytes)}: kill")
+    yield from _threshold(scale.y(max_bytes), "limit", f"kill: {words.short_size(max_bytes)} anon.")
 
 
 def _threshold(y: float, style: str, label: str) -> Iterator[str]:
