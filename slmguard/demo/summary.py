@@ -7,6 +7,7 @@ from typing import Any
 from slmguard.demo.story import Story
 from slmguard.demo.watch import HONEST
 from slmguard.ui import words
+from slmguard.ui.picture import RungRun
 
 
 def document(story: Story, interrupted: bool, unfinished: int) -> dict[str, Any]:
@@ -26,18 +27,7 @@ def document(story: Story, interrupted: bool, unfinished: int) -> dict[str, Any]
         "peak_ratio": round(story.peak_bytes / settings.budget_bytes, 4),
         "lines_crossed": story.lines_crossed(),
         "levels_seen": story.levels_seen(),
-        "rungs": [
-            {
-                "at_s": round(at_s, 1),
-                "rung": run.rung,
-                "level": run.level,
-                "outcome": run.outcome,
-                "freed_bytes": run.freed_bytes,
-                "seconds": run.seconds,
-                "detail": run.detail,
-            }
-            for at_s, run in story.rungs()
-        ],
+        "rungs": [_rung(at_s, run) for at_s, run in story.rungs()],
         "requests": {**story.counts(), "unfinished": unfinished},
         "latency_s": {
             "median": _quantile(latencies, 0.5),
@@ -51,6 +41,18 @@ def document(story: Story, interrupted: bool, unfinished: int) -> dict[str, Any]
         "kills": story.kills,
         "restarts": story.restarts,
         "metrics_url": story.metrics_url or None,
+    }
+
+
+def _rung(at_s: float, run: RungRun) -> dict[str, Any]:
+    return {
+        "at_s": round(at_s, 1),
+        "rung": run.rung,
+        "level": run.level,
+        "outcome": run.outcome,
+        "freed_bytes": run.freed_bytes,
+        "seconds": run.seconds,
+        "detail": run.detail,
     }
 
 
