@@ -1,0 +1,1 @@
+"""How the guard shows itself in a terminal: shared by `status`, `top` and `demo`."""
