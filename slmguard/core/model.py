@@ -133,6 +133,7 @@ class Sample:
     memory: MemoryReading | None = None
     host: HostReading | None = None
     server: ServerReading | None = None
+    gate_connected: bool = False
     degraded: tuple[str, ...] = ()
 
 
