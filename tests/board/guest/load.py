@@ -62,12 +62,16 @@ def get(port: int, path: str, limit_s: float = 5) -> tuple[int, str]:
 class Conversations:
     """One client that holds one new conversation after the other until it is stopped."""
 
-    def __init__(self, port: int, *, words: int, answer_tokens: int, limit_s: float, seed: int = 1) -> None:
+    def __init__(
+        self, port: int, *, words: int, answer_tokens: int, limit_s: float, period_s: float = 0, seed: int = 1
+    ) -> None:
         self.tally = Tally()
         self._port = port
         self._words = words
         self._answer_tokens = answer_tokens
         self._limit_s = limit_s
+        # At most one new conversation in this time: growth then follows the clock, not the speed of the host.
+        self._period_s = period_s
         self._noise = random.Random(seed)  # noqa: S311 - prompts, not secrets
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._talk, daemon=True)
@@ -109,6 +113,7 @@ class Conversations:
             self.tally.generated_tokens += int(timings.get("predicted_n", 0))
             self.tally.last_answer_s = now
             self.tally.seconds.append(round(now - started, 2))
+            self._stop.wait(max(0, started + self._period_s - now))
 
 
 @dataclass

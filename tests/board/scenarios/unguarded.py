@@ -17,9 +17,7 @@ def run(machine: Machine) -> dict[str, Any]:
     began = time.monotonic()
     server.start(machine)
     ready_s = time.monotonic() - began
-    client = Conversations(
-        server.PORT, words=asked["words"], answer_tokens=asked["answer_tokens"], limit_s=asked["answer_limit_s"]
-    )
+    client = Conversations(server.PORT, **asked["load"])
     recorder = Recorder(machine, server.UNIT, client.tally)
     idle = recorder.sample()
     machine.note(f"ready after {ready_s:.1f} s: {idle}")
