@@ -16,7 +16,10 @@ def main() -> None:
 
 def _daemon(settings_fd: str, config_path: str) -> int:
     """The second stage of `slmguard run`: no argparse, no pydantic."""
+    from slmguard import lean_imports
     from slmguard.core.errors import UserError
+
+    lean_imports.prepare()
     from slmguard.daemon import main as daemon_main
 
     try:

@@ -64,7 +64,7 @@ class Guard:
         self._reloader = Reloader(config_path, self._chores, self._tell, self._take_over)
         self._lock_problem: str | None = None
         self._senses = self._build_senses(options)
-        self._unit_control = composition.unit_control(options, self._senses.source)
+        self._unit_control = composition.unit_control(options, self._senses.source, self._stopping.wait)
         self._state = policy.State()
         self._snapshot: Snapshot | None = None
         self._started_at_s = self._clock()
@@ -341,9 +341,9 @@ class Guard:
             if (fixed.unit, fixed.memory, fixed.server) != (old.unit, old.memory, old.server):
                 self._senses.source.close()
                 self._senses = self._build_senses(fixed)
-                self._unit_control = composition.unit_control(fixed, self._senses.source)
+                self._unit_control = composition.unit_control(fixed, self._senses.source, self._stopping.wait)
             elif fixed.restart != old.restart:
-                self._unit_control = composition.unit_control(fixed, self._senses.source)
+                self._unit_control = composition.unit_control(fixed, self._senses.source, self._stopping.wait)
             self._options = fixed
             self._journal.log(journal.NOTICE, "configuration reloaded")
         self._supervisor.ready()

@@ -24,6 +24,12 @@ _UNIT_NAME = re.compile(r"[A-Za-z0-9_.:@\\][A-Za-z0-9_.:@\\-]*")
 _SYSTEMCTL_TIMEOUT_S = 10.0
 _POLL_S = 0.25
 _AFTER_KILL_S = 15.0  # from SIGKILL to the new process: a board that swaps needs seconds to free a large one
+_UNLOADED = {
+    "not-found": "systemd has no unit of that name",
+    "masked": "the unit is masked (systemctl unmask brings it back)",
+    "bad-setting": "the unit file has a mistake (systemctl status names it)",
+    "error": "the unit file cannot be read (systemctl status says why)",
+}
 _SHOWN = "LoadState,ActiveState,SubState,Result,MainPID,InvocationID"
 
 Sleep = Callable[[float], bool]
@@ -65,7 +71,7 @@ class SystemdUnitControl:
             return
         if self._show().get("InvocationID") == before.get("InvocationID"):
             _log.warning("%s did not stop within %g s: killing it", self.unit, timeout_s)
-            self._order("kill", "--signal=SIGKILL")
+            self._kill()
         if not self._await_new_life(before, _AFTER_KILL_S):
             raise TimeoutError(
                 f"{self.unit} was not started again within {timeout_s + _AFTER_KILL_S:g} s ({self._state()})"
@@ -75,7 +81,7 @@ class SystemdUnitControl:
         """Kill the unit's processes at once and start it again. Raises like `restart`."""
         before = self._show()
         if before.get("ActiveState") not in {"inactive", "failed"}:
-            self._order("kill", "--signal=SIGKILL")
+            self._kill()
         self._order("restart", "--no-block")
         limit_s = max(timeout_s, _AFTER_KILL_S)
         if not self._await_new_life(before, limit_s):
@@ -111,10 +117,8 @@ class SystemdUnitControl:
         values = dict(line.partition("=")[::2] for line in ended.stdout.splitlines())
         if ended.code != 0 or not values.get("LoadState"):
             raise UnitControlError(f"systemctl show {self.unit}: {ended.complaint}")
-        if values["LoadState"] not in {"loaded", "masked"}:
-            raise UnitControlError(f"{self.unit}: systemd has no such unit (LoadState={values['LoadState']})")
-        if values["LoadState"] == "masked":
-            raise UnitControlError(f"{self.unit} is masked: systemctl unmask {self.unit}")
+        if values["LoadState"] != "loaded":
+            raise UnitControlError(f"{self.unit}: {_UNLOADED.get(values['LoadState'], values['LoadState'])}")
         return values
 
     def _state(self) -> str:
@@ -125,6 +129,12 @@ class SystemdUnitControl:
         ended = self._call(verb, *options)
         if ended.code != 0:
             raise UnitControlError(f"systemctl {verb} {self.unit}: {ended.complaint}")
+
+    def _kill(self) -> None:
+        """SIGKILL to all processes of the unit. That there are none any more is no failure: the restart goes on."""
+        ended = self._call("kill", "--signal=SIGKILL")
+        if ended.code != 0:
+            _log.warning("systemctl kill %s: %s", self.unit, ended.complaint)
 
     def _call(self, verb: str, *options: str) -> Ended:
         return run_program([*self._command, verb, *options, "--", self.unit], _SYSTEMCTL_TIMEOUT_S)
@@ -141,8 +151,8 @@ def _is_new_life(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
 class SignalUnitControl:
     """Ends one process by signal and waits for the next, which its supervisor starts: for hosts without systemd.
 
-    `find_pid` names the service's process as of now, None while there is none. The process is known by its pid and start
-    time and signalled through a pidfd, so that a pid that was given to another process meanwhile is never hit.
+    `find_pid` names the service's process as of now, None while there is none. The process is known by its pid and
+    start time and signalled through a pidfd, so that a pid given to another process meanwhile is never hit.
     """
 
     def __init__(
@@ -189,7 +199,7 @@ class SignalUnitControl:
             raise TimeoutError(f"process {pid} is still there {_AFTER_KILL_S:g} s after SIGKILL")
         if not self._wait(lambda: self._is_another(pid, started), self._start_timeout_s):
             raise UnitControlError(
-                f"process {pid} ended, but no new one was started within {self._start_timeout_s:g} s: who supervises it?"
+                f"process {pid} ended, but none took its place in {self._start_timeout_s:g} s: who supervises it?"
             )
 
     def _wait(self, done: Callable[[], bool], limit_s: float) -> bool:
@@ -239,7 +249,7 @@ def _send(pid: int, started: int, number: signal.Signals, proc: Path) -> None:
 
 
 class CommandUnitControl:
-    """Restarts the service with a configured command, an argument list; for other supervisors (docker, runit, s6)."""
+    """Restarts the service with a configured argument list: for other supervisors, such as docker or runit."""
 
     def __init__(self, argv: Sequence[str], force_argv: Sequence[str] = (), *, start_timeout_s: float = 30.0) -> None:
         """`force_argv` is used for a forced restart, `argv` when it is empty. Raises UserError for an empty command."""

@@ -60,9 +60,11 @@ def explain(options: Options) -> list[str]:
     mode = "watches (dry run, nothing is done)" if core.dry_run else "guards"
     sentences = [
         f"slmguard {mode} {options.unit}, memory source {options.memory.source}, figure {core.figure}.",
-        f"elevated from {levels.elevated_ratio:.0%}, high from {levels.high_ratio:.0%}, critical from "
-        f"{levels.critical_ratio:.0%} of {limit}; a level is left after {levels.hold_s:.0f} s below its threshold "
-        f"less {levels.hysteresis_ratio:.0%}.",
+        (
+            f"elevated from {levels.elevated_ratio:.0%}, high from {levels.high_ratio:.0%}, critical from "
+            f"{levels.critical_ratio:.0%} of {limit}; a level is left after {levels.hold_s:.0f} s below its threshold "
+            f"less {levels.hysteresis_ratio:.0%}."
+        ),
     ]
     if core.host.enabled:
         sentences.append(
@@ -84,14 +86,14 @@ def probe(options: Options) -> dict[str, Any]:
     """What the server's usual paths answer: a status code or the reason why there is none."""
     import requests
 
-    answers: dict[str, Any] = {}
     with requests.Session() as session:
         session.trust_env = False
-        for path in ("/health", "/v1/models", "/slots", "/metrics", "/props"):
+
+        def ask(path: str) -> Any:
             try:
-                reply = session.get(options.server.url + path, timeout=options.server.timeout_s, stream=True)
-                answers[path] = reply.status_code
-                reply.close()
+                with session.get(options.server.url + path, timeout=options.server.timeout_s, stream=True) as reply:
+                    return reply.status_code
             except requests.RequestException as error:
-                answers[path] = type(error).__name__
-    return answers
+                return type(error).__name__
+
+        return {path: ask(path) for path in ("/health", "/v1/models", "/slots", "/metrics", "/props")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import NoReturn
 
 from slmguard.options import DEFAULT_CONFIG
 
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", metavar="FILE", help="append samples and results as JSON lines")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> NoReturn:
     """Validate, then replace this process by the lean daemon. Raises UserError for a bad configuration."""
     from dataclasses import replace
 
@@ -41,4 +42,3 @@ def run(args: argparse.Namespace) -> int:
     # One arena: resident memory stays the same, but the address space that mlockall accounts falls from 264 to 73 MiB.
     environment = {"MALLOC_ARENA_MAX": "1", **os.environ}
     os.execve(command[0], command, environment)  # noqa: S606 - becoming the daemon is the purpose
-    return 0

@@ -13,10 +13,12 @@ from typing import TextIO
 from slmguard.core.errors import UserError
 from slmguard.core.model import RungResult, Sample
 from slmguard.core.settings import Settings
+from slmguard.journal import printable
 
 HELP = "replay recorded samples and print the decisions they would have led to"
-DESCRIPTION = """Reads JSON lines as written by `slmguard run --record`: {"sample": {...}} and {"result": {...}}, or bare samples.
-The decisions depend on nothing else, so a run can be replayed with other settings before they are used."""
+DESCRIPTION = """Reads JSON lines as written by `slmguard run --record`: {"sample": {...}} and {"result": {...}}, or
+bare samples. The decisions depend on nothing else, so a run can be replayed with other
+settings before they are used."""
 EPILOG = """examples:
   slmguard simulate run.jsonl
   slmguard simulate run.jsonl --config new.toml     what would these settings have done?
@@ -105,8 +107,7 @@ def _print_steps(steps: Iterator[object], *, as_json: bool) -> None:
                 print(json.dumps(line))
             else:
                 shown = "  --  " if ratio is None else f"{ratio:6.1%}"
-                print(
-                    f"{step.sample.now_s:12.1f} s  {shown}  {decision.level.word:8}  {event.kind.value:16}  {event.text}"
-                )
+                level, kind = decision.level.word, event.kind.value
+                print(f"{step.sample.now_s:12.1f} s  {shown}  {level:8}  {kind:16}  {printable(event.text)}")
     if not as_json:
         print(f"{total} samples replayed.")

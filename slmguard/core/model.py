@@ -62,7 +62,7 @@ class MemoryReading:
     """Memory of the guarded service at one instant, whatever the source.
 
     `instance` names one life of the service (cgroup inode, or pid and start time); when it changes,
-    baselines, peaks and ineffective marks start anew.
+    baselines, peaks and ineffective marks start anew. Pages are counted in units of 4 KiB, whatever the kernel's are.
     """
 
     source: str

@@ -64,8 +64,9 @@ def step(settings: Settings, state: State, sample: Sample) -> tuple[State, Decis
         return _without_memory(settings, state, sample)
     events = LifeEvents(sample.wall_s)
     if state.source_lost_since_s is not None:
-        events.add(EventKind.SOURCE_REGAINED, "the service can be seen again")
-        state = replace(state, source_lost_since_s=None)
+        if EventKind.SOURCE_LOST in state.told:
+            events.add(EventKind.SOURCE_REGAINED, "the service can be seen again")
+        state = replace(state, source_lost_since_s=None, told=state.told - {EventKind.SOURCE_LOST})
     before = state.level.level
     state = _follow_life(state, sample, events)
     now = figures.compute(sample.memory, state.hot_weights_peak_bytes, settings.figure)
@@ -112,8 +113,8 @@ def still_warranted(settings: Settings, state: State, request: RungRequest, samp
     if by_anything_but_figure(settings, state, sample) >= settings.ladder.rung(request.rung).at:
         return True
     now = figures.compute(sample.memory, state.hot_weights_peak_bytes, settings.figure)
-    wanted = levels.by_ratio(now.ratio, settings.levels, settings.levels.hysteresis_ratio)
-    return wanted >= min(settings.ladder.rung(request.rung).at, request.level)
+    band_bytes = int(settings.levels.hysteresis_ratio * (now.limit_bytes or 0))
+    return now.chosen_bytes >= request.figure_bytes - band_bytes
 
 
 def by_anything_but_figure(settings: Settings, state: State, sample: Sample) -> Level:
@@ -140,6 +141,7 @@ def _without_memory(settings: Settings, state: State, sample: Sample) -> tuple[S
         state = replace(state, source_lost_since_s=sample.now_s)
         if state.instance is not None and state.ladder.running is None:
             events.add(EventKind.SOURCE_LOST, "the service cannot be seen: it is stopped or restarting")
+            state = replace(state, told=state.told | {EventKind.SOURCE_LOST})
     late = ladder.overdue(state.ladder, sample.now_s)
     if late is not None:
         state = finished(state, late)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -49,12 +50,12 @@ def test_a_level_is_left_only_after_the_hold_time_below_the_band() -> None:
     world.tick()
     world.anon_mib = 235  # 83.75 %: below 85 %, above 82 %
     world.run(60)
-    assert world.level is Level.ELEVATED
+    assert world.level == Level.ELEVATED
     world.anon_mib = 220  # 80 %
     world.run(14)
-    assert world.level is Level.ELEVATED
+    assert world.level == Level.ELEVATED
     world.run(3)
-    assert world.level is Level.NORMAL
+    assert world.level == Level.NORMAL
 
 
 @given(st.lists(st.floats(0, 500), min_size=1, max_size=60))
@@ -88,9 +89,9 @@ def test_never_more_than_one_rung_runs_and_restarts_keep_to_their_budget(
     restarts = [request for request in world.requests if request.rung is Rung.PLANNED_RESTART]
     real = [request for request in restarts if request.request_id]
     assert len(world.state.ladder.restarts_s) <= 3
-    assert all(
-        later.asked_at_s - earlier.asked_at_s >= 5.0 for earlier, later in zip(real, real[1:], strict=False)
-    ) or any(outcome is Outcome.SKIPPED for _anon, outcome, _answers in course)
+    assert all(later.asked_at_s - earlier.asked_at_s >= 5.0 for earlier, later in pairwise(real)) or any(
+        outcome is Outcome.SKIPPED for _anon, outcome, _answers in course
+    )
 
 
 def test_rungs_come_one_after_the_other_from_mild_to_hard() -> None:

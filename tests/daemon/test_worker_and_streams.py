@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -55,14 +56,21 @@ def test_a_full_queue_drops_and_counts() -> None:
 
 
 class Echo:
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, max_connections: int, max_unsent: int) -> None:
         self.now_s = 0.0
         self.reactor = Reactor()
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         listener.listen(16)
         self.address = listener.getsockname()
-        self.server = StreamServer(self.reactor, listener, lambda: self.now_s, self._echo, **limits)
+        self.server = StreamServer(
+            self.reactor,
+            listener,
+            lambda: self.now_s,
+            self._echo,
+            max_connections=max_connections,
+            max_unsent=max_unsent,
+        )
 
     def _echo(self, connection: Connection) -> None:
         data = bytes(connection.received)
@@ -115,7 +123,7 @@ def test_a_peer_that_never_reads_is_closed_instead_of_filling_memory(echo: Echo)
 
 def test_descriptors_do_not_leak_over_many_connections(echo: Echo) -> None:
     def count() -> int:
-        return len(os.listdir("/proc/self/fd"))
+        return len(list(Path("/proc/self/fd").iterdir()))
 
     before = count()
     for _ in range(200):
