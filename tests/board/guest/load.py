@@ -81,11 +81,9 @@ class Conversations:
         self._thread.start()
         return self
 
-    def stop(self) -> Tally:
-        """No new request from now on; waits for the one in flight for as long as it may take."""
+    def give_up(self) -> None:
+        """No new request from now on, without waiting for the one in flight: a stalled server may never answer it."""
         self._stop.set()
-        self._thread.join(self._limit_s + 5)
-        return self.tally
 
     def ask(self) -> dict[str, Any]:
         """One new conversation; the server's answer. OSError or ValueError when there is none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -115,24 +114,3 @@ def figure(path: Path) -> int | None:
         return None
     return int(text) if text.isdigit() else None
 
-
-def install_slmguard(machine: Machine) -> None:
-    """Puts the checkout's package, launcher and units where the distribution's package would put them."""
-    payload = SHARE / "payload"
-    package = Path("/usr/lib/python3/dist-packages/slmguard")
-    if package.exists():
-        return
-    shutil.copytree(payload / "slmguard", package)
-    machine.write(
-        "/usr/bin/slmguard",
-        "#!/usr/bin/python3\nimport sys\n\nfrom slmguard.__main__ import main\n\nsys.exit(main())\n",
-        0o755,
-    )
-    for unit in sorted((payload / "systemd").rglob("*")):
-        if unit.suffix in (".service", ".socket", ".slice", ".timer", ".target") and unit.is_file():
-            machine.write(Path("/usr/lib/systemd/system") / unit.name, unit.read_text())
-    for name, place in (("sysusers", "/usr/lib/sysusers.d"), ("tmpfiles", "/usr/lib/tmpfiles.d")):
-        for part in sorted((payload / "systemd").rglob(f"*{name}*.conf")):
-            machine.write(Path(place) / "slmguard.conf", part.read_text())
-            machine.run(f"systemd-{name}", *(["--create"] if name == "tmpfiles" else []), limit_s=60)
-    machine.systemctl("daemon-reload")

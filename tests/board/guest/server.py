@@ -35,7 +35,7 @@ def configure(machine: Machine, model: str, high_mib: int, max_mib: int, setting
         f"[Service]\nMemoryAccounting=yes\nMemoryHigh={high_mib}M\nMemoryMax={max_mib}M\n"
         "MemorySwapMax=0\nTimeoutStopSec=15\n",
     )
-    machine.free_memory()
+    machine.free_memory()  # an earlier scenario must not have warmed the weights for this one
 
 
 def start(machine: Machine, limit_s: float = 90) -> None:
