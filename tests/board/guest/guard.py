@@ -84,10 +84,10 @@ def wait_for(machine: Machine, condition: Any, what: str, limit_s: float = 60) -
         raise WaitedInVainError(f"{str(error)[:1500]}\njournal of {UNIT}:\n{log}") from None
 
 
-def command_status(machine: Machine) -> dict[str, Any]:
-    """What `slmguard status --json` prints."""
-    document: dict[str, Any] = json.loads(machine.run("slmguard", "status", "--json", limit_s=60, check=True).stdout)
-    return document
+def command(machine: Machine, *words: str) -> dict[str, Any]:
+    """Exit code and output of `slmguard` with these words."""
+    done = machine.run("slmguard", *words, limit_s=60)
+    return {"code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
 
 
 def metrics() -> dict[str, float]:

@@ -14,9 +14,10 @@ from typing import Any
 from tests.board.guest.machine import Machine, figure, keyed
 
 WORDS = (
-    "amber basalt cedar delta ember fjord garnet harbor island jasper kelp lagoon meadow nectar opal pine quartz"
-    " river sage tundra umber valley willow xenon yarrow zinc anchor beacon copper drift echo flint grove heron"
-).split()
+    *("amber", "basalt", "cedar", "delta", "ember", "fjord", "garnet", "harbor", "island", "jasper", "kelp", "lagoon"),
+    *("meadow", "nectar", "opal", "pine", "quartz", "river", "sage", "tundra", "umber", "valley", "willow", "xenon"),
+    *("yarrow", "zinc", "anchor", "beacon", "copper", "drift", "echo", "flint", "grove", "heron", "iris", "juniper"),
+)
 
 
 @dataclass
@@ -135,6 +136,7 @@ class Recorder:
         self.points: list[Point] = []
         self.oom_kills = 0
         self.high_events = 0
+        self.throttled_since_s: float | None = None  # monotonic time of the first sample with `high` events
         self._folder = Path("/sys/fs/cgroup/system.slice") / unit
         self._tally = tally or Tally()
         self._interval_s = interval_s
@@ -161,6 +163,8 @@ class Recorder:
         self.oom_kills += self._growth(events, "oom_kill")
         self.high_events += self._growth(events, "high")
         self._previous = events or self._previous
+        if self.high_events and self.throttled_since_s is None:
+            self.throttled_since_s = time.monotonic()
         current = figure(self._folder / "memory.current")
         return Point(
             round(time.monotonic() - self._started, 1),

@@ -113,4 +113,3 @@ def figure(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
-

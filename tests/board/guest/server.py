@@ -19,8 +19,11 @@ def ready() -> bool:
     return get(PORT, "/health", 5)[0] == 200
 
 
-def configure(machine: Machine, model: str, high_mib: int, max_mib: int, settings: dict[str, Any]) -> None:
-    """Writes /etc/default/llama-server and the limits; `settings` are LLAMA_ARG_* without the prefix."""
+def configure(machine: Machine, model: str, high_mib: int | None, max_mib: int, settings: dict[str, Any]) -> None:
+    """Writes /etc/default/llama-server and the limits; `settings` are LLAMA_ARG_* without the prefix.
+
+    Without `high_mib` there is no throttling: what outgrows MemoryMax is killed.
+    """
     source = SHARE / "models" / model
     target = Path("/srv") / model
     if not target.exists():
@@ -30,9 +33,10 @@ def configure(machine: Machine, model: str, high_mib: int, max_mib: int, setting
     lines += ["LLAMA_ARG_ENDPOINT_METRICS=1", "LLAMA_ARG_UI=0"]
     lines += [f"LLAMA_ARG_{name.upper()}={value}" for name, value in settings.items()]
     machine.write(DEFAULTS, "\n".join(lines) + "\n")
+    high = "infinity" if high_mib is None else f"{high_mib}M"
     machine.drop_in(
         UNIT,
-        f"[Service]\nMemoryAccounting=yes\nMemoryHigh={high_mib}M\nMemoryMax={max_mib}M\n"
+        f"[Service]\nMemoryAccounting=yes\nMemoryHigh={high}\nMemoryMax={max_mib}M\n"
         "MemorySwapMax=0\nTimeoutStopSec=15\n",
     )
     machine.free_memory()  # an earlier scenario must not have warmed the weights for this one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.board.harness.image import Recipe, cache_dir, ensure_image
+from tests.board.harness.image import Recipe, ensure_image
 from tests.board.harness.lacks import ensure_machine
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -163,13 +164,6 @@ def _run_kernel(image: Path, work: Path, share: Path, console: Path, memory_mib:
 
 def _end_group(kernel: subprocess.Popen[bytes]) -> None:
     """Kills what is left of the kernel's own process group and reaps it."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(kernel.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     kernel.wait(timeout=30)
-
-
-def default_results_dir() -> Path:
-    """Where results of board runs are kept for people and for the tables in `docs/`."""
-    return cache_dir() / "results"

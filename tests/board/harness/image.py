@@ -19,21 +19,21 @@ from tests.board.harness.mirror import debian_mirror
 
 BUILD_LIMIT_S = 540
 
-PACKAGES = tuple(
-    "systemd-sysv dbus python3 procps iproute2 kmod python3-psutil python3-requests python3-prometheus-client"
-    " python3-pydantic python3-sdnotify llama.cpp llama.cpp-services".split()
+PACKAGES = (
+    *("systemd-sysv", "dbus", "python3", "procps", "iproute2", "kmod", "python3-psutil", "python3-requests"),
+    *("python3-prometheus-client", "python3-pydantic", "python3-sdnotify", "llama.cpp", "llama.cpp-services"),
 )
 
 # Units that cost boot time and do nothing for a machine that lives for minutes.
-MASKED_UNITS = tuple(
-    (
-        "systemd-udevd.service systemd-udev-trigger.service systemd-udevd-kernel.socket systemd-udevd-control.socket"
-        " e2scrub_reap.service apt-daily.timer apt-daily-upgrade.timer getty@tty1.service getty.target"
-        " systemd-random-seed.service systemd-hwdb-update.service man-db.timer dpkg-db-backup.timer fstrim.timer"
-        " systemd-pstore.service systemd-journal-catalog-update.service systemd-update-utmp.service systemd-logind.service"
-        " systemd-journal-flush.service systemd-networkd.service systemd-networkd-wait-online.service e2scrub_all.timer"
-        " systemd-tpm2-setup.service systemd-tpm2-setup-early.service systemd-timesyncd.service remote-fs.target"
-    ).split()
+MASKED_UNITS = (
+    *("systemd-udevd.service", "systemd-udev-trigger.service", "systemd-udevd-kernel.socket"),
+    *("systemd-udevd-control.socket", "e2scrub_reap.service", "apt-daily.timer", "apt-daily-upgrade.timer"),
+    *("getty@tty1.service", "getty.target", "systemd-random-seed.service", "systemd-hwdb-update.service"),
+    *("man-db.timer", "dpkg-db-backup.timer", "fstrim.timer", "systemd-pstore.service"),
+    *("systemd-journal-catalog-update.service", "systemd-update-utmp.service", "systemd-logind.service"),
+    *("systemd-journal-flush.service", "systemd-networkd.service", "systemd-networkd-wait-online.service"),
+    *("e2scrub_all.timer", "systemd-tpm2-setup.service", "systemd-tpm2-setup-early.service"),
+    *("systemd-timesyncd.service", "remote-fs.target"),
 )
 
 JOB_UNIT = """\
@@ -132,8 +132,8 @@ def ensure_image(recipe: Recipe, cache: Path | None = None) -> Path:
         if not image.exists():
             with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as work:
                 built = _build(recipe, Path(work))
-                os.replace(built.with_suffix(".packages"), image.with_suffix(".packages"))
-                os.replace(built, image)
+                built.with_suffix(".packages").replace(image.with_suffix(".packages"))
+                built.replace(image)
     return image
 
 

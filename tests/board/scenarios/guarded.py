@@ -28,7 +28,7 @@ def run(machine: Machine) -> dict[str, Any]:
         "journal": guard.journal(machine),
         "enabled": machine.systemctl("is-enabled", guard.UNIT, check=False).strip(),
         "guard_resident_kb": guard.resident_kb(guard.main_pid(machine)),
-        "command_status": guard.command_status(machine),
+        "command": guard.command(machine, "status", "--json"),
     }
     machine.wait_until(server.ready, "the server to be ready for the next scenario", 90, 1)
     return result

@@ -12,8 +12,18 @@ def run(machine: Machine) -> dict[str, Any]:
     """`systemd-analyze security` and `verify` of the shipped unit."""
     analysis = machine.run("systemd-analyze", "security", "--no-pager", guard.UNIT, limit_s=120)
     overall = next(line for line in analysis.stdout.splitlines() if "Overall exposure level" in line)
-    verified = machine.run("systemd-analyze", "verify", f"/usr/lib/systemd/system/{guard.UNIT}", limit_s=120)
-    names = ("MemoryMin", "MemoryMax", "OOMScoreAdjust", "TasksMax", "Slice", "NoNewPrivileges", "CapabilityBoundingSet")
+    verified = machine.run(
+        "systemd-analyze", "verify", "--man=no", f"/usr/lib/systemd/system/{guard.UNIT}", limit_s=120
+    )
+    names = (
+        "MemoryMin",
+        "MemoryMax",
+        "OOMScoreAdjust",
+        "TasksMax",
+        "Slice",
+        "NoNewPrivileges",
+        "CapabilityBoundingSet",
+    )
     return {
         "overall": overall.strip(),
         "exposure": float(overall.split(":", 1)[1].split()[0]),

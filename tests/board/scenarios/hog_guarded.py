@@ -19,8 +19,7 @@ def run(machine: Machine) -> dict[str, Any]:
         machine.systemctl("start", hog_unit.UNIT)
         guard.enable(machine, asked["config"])
         pid = machine.show(hog_unit.UNIT, "MainPID")["MainPID"]
-        machine.wait_until(lambda: recorder.high_events > 0, "the hog to reach MemoryHigh", 60)
-        throttled_at = time.monotonic()
+        throttled_at = machine.wait_until(lambda: recorder.throttled_since_s, "the hog to reach MemoryHigh", 60)
         stalled = guard.wait_for(machine, lambda told: told["stalled_for_s"] is not None, "the stall to be found", 60)
         found_at = time.monotonic()
         machine.wait_until(

@@ -43,6 +43,8 @@ def _away(machine: Machine, with_signal: signal.Signals, limit_s: float) -> floa
     pid = guard.main_pid(machine)
     began = time.monotonic()
     os.kill(pid, with_signal)
-    machine.wait_until(lambda: guard.main_pid(machine) not in (0, pid), f"a new daemon after {with_signal.name}", limit_s)
+    machine.wait_until(
+        lambda: guard.main_pid(machine) not in (0, pid), f"a new daemon after {with_signal.name}", limit_s
+    )
     guard.wait_for(machine, lambda told: told["figure_bytes"] is not None, f"figures after {with_signal.name}")
     return round(time.monotonic() - began, 1)

@@ -11,7 +11,7 @@ from tests.board.guest.machine import Machine
 
 
 def run(machine: Machine) -> dict[str, Any]:
-    """Restarts the guarded unit by hand; status before, first complete one after, and one that was read while talking."""
+    """Restarts the guarded unit by hand; status before, right after and later."""
     before = guard.ask()
     pid = guard.main_pid(machine)
     machine.systemctl("restart", server.UNIT)
