@@ -27,6 +27,8 @@ class Memory:
 class Handler(BaseHTTPRequestHandler):
     """Answers as llama-server does; prints each rung that arrives."""
 
+    protocol_version = "HTTP/1.1"  # as llama-server: connections are kept
+
     def do_GET(self) -> None:
         """Health, slots, props, metrics."""
         if self.path == "/health":
