@@ -35,7 +35,7 @@ def test_a_server_without_memory_high_is_killed_by_the_kernel(unguarded_board: B
 
 
 @pytest.mark.xfail(
-    reason="the unit's cgroup and its memory.events are gone before the guard's next look; the kernel log has it",
+    reason="the unit's cgroup and its memory.events are often gone before the guard's next look; the kernel log has it",
     strict=False,
 )
 def test_the_kernels_kill_of_the_guarded_unit_is_counted(unguarded_board: BoardRun) -> None:
@@ -45,7 +45,8 @@ def test_the_kernels_kill_of_the_guarded_unit_is_counted(unguarded_board: BoardR
 
 
 def test_a_dry_run_leaves_the_unit_to_its_fate(unguarded_board: BoardRun) -> None:
-    told = unguarded_board.result("oom_killed")["status"]
+    seen = unguarded_board.result("oom_killed")
+    told = seen["status"]
     assert told["dry_run"] is True
-    assert {run["outcome"] for run in told["rungs"]} <= {"dry_run"}
-    assert told["restarts"]["in_last_hour"] == 0
+    assert {run["outcome"] for run in told["rungs"]} == {"dry_run"}
+    assert seen["unit"]["ActiveState"] == "failed"

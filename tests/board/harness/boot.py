@@ -91,7 +91,8 @@ def boot(
     results = {path.stem: json.loads(path.read_text()) for path in sorted((share / "results").glob("*.json"))}
     began = share / "began"
     boot_s = float(began.read_text()) if began.exists() else None
-    shutil.rmtree(share / "payload", ignore_errors=True)
+    for staged in ("payload", "models"):
+        shutil.rmtree(share / staged, ignore_errors=True)
     return BoardRun(results, boot_s, total, timed_out, folder)
 
 
