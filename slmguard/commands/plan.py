@@ -133,7 +133,6 @@ def _write_env(plan: Plan, path: Path) -> None:
     limits = plan.limits
     comments = [
         f"slmguard plan {plan.models.file.path.name}: worst case {mib(plan.proposal.chosen.total_bytes)}",
-        f"for a unit with MemoryHigh={systemd_size(limits.memory_high_bytes)} "
-        f"MemoryMax={systemd_size(limits.memory_max_bytes)}",
+        f"for MemoryHigh={systemd_size(limits.memory_high_bytes)} MemoryMax={systemd_size(limits.memory_max_bytes)}",
     ]
     write_whole(path, env_text(plan.rendered.environment, comments))

@@ -1,4 +1,4 @@
-"""The compute buffer: llama.cpp's scratch memory for one micro-batch, reserved at load and touched by the first prompts.
+"""The compute buffer: scratch memory for one micro-batch, reserved at load and touched by the first prompts.
 
 The rule was fitted to what the engine prints and holds to 0.1 MiB for seven dense models of 4 to 30 layers
 (`benchmarks/plan_accuracy.py`): three feed-forward and five embedding rows per token of the micro-batch in f32, and the

@@ -165,7 +165,7 @@ def _ollama(settings: ServerSettings) -> Rendered:
         environment["LLAMA_ARG_REPACK"] = "0"
     if settings.load_mode != "mmap":
         environment["LLAMA_ARG_LOAD_MODE"] = "mmap+mlock" if settings.load_mode == "mlock" else "none"
-    warnings = ()
+    warnings: tuple[str, ...] = ()
     if settings.cache_type_k != settings.cache_type_v:
         warnings = ("Ollama has one cache type for keys and values: the keys' is used",)
     return Rendered((), environment, warnings)

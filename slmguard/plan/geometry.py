@@ -12,7 +12,7 @@ from slmguard.plan.model_file import ModelFile
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Values stored per token (keys, values) and per sequence (recurrent state, f32). `window`: only a window's worth."""
+    """Values stored per token (keys, values) and per sequence (recurrent state, f32). `window`: for a window only."""
 
     key_values: int = 0
     value_values: int = 0

@@ -25,7 +25,7 @@ _SMALL_MICRO_BATCH = 128
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The chosen estimate; `fits` False: nothing fits what was asked, `chosen` is the most frugal and `would_fit` helps."""
+    """The chosen estimate. When `fits` is False, `chosen` is the most frugal try, and `would_fit` what helps."""
 
     fits: bool
     chosen: Estimate

@@ -58,7 +58,8 @@ def _table(plan: Plan) -> Iterator[str]:
         chosen = "  <- asked" if row.settings.context == plan.asked.settings.context else ""
         compute = mib(row.bytes_of("compute"))
         yield (
-            f"  {row.settings.context:>8} {mib(row.cache.total):>12} {compute:>12} {mib(row.total_bytes):>12}  {mark}{chosen}"
+            f"  {row.settings.context:>8} {mib(row.cache.total):>12} {compute:>12} {mib(row.total_bytes):>12}"
+            f"  {mark}{chosen}"
         )
 
 

@@ -86,10 +86,10 @@ class GgufWriter:
         if isinstance(value, list):
             type_id, payload = self._elements(value)
             return struct.pack(self.order + "IIQ", 9, type_id, len(value)) + payload
-        type_id, payload = self._elements([value])  # type: ignore[list-item]
+        type_id, payload = self._elements([value])
         return struct.pack(self.order + "I", type_id) + payload
 
-    def _elements(self, values: list[Writable]) -> tuple[int, bytes]:  # type: ignore[type-arg,unused-ignore]
+    def _elements(self, values: Sequence[Writable]) -> tuple[int, bytes]:
         first = values[0] if values else 0
         if isinstance(first, str):
             return 8, b"".join(self._string(str(value)) for value in values)
