@@ -81,7 +81,8 @@ WITHOUT_CACHE: Final = frozenset(
 # cache although their files name a sliding window or a latent rank.
 FULL_ATTENTION: Final = frozenset(
     {
-        "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bitnet", "bloom", "chameleon",
+        "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bitnet", "bloom",
+        "chameleon",
         "chatglm", "codeshell", "cogvlm", "command-r", "dbrx", "deci", "deepseek", "deepseek2", "deepseek2-ocr", "dots1",
         "ernie4_5", "ernie4_5-moe", "exaone", "exaone4", "falcon", "gemma", "glm4", "glm4moe", "gpt2", "gptj",
         "gptneox", "granite", "granitemoe", "grok", "grovemoe", "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "hy_v3",

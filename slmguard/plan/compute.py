@@ -14,18 +14,32 @@ _F32_BYTES = 4
 _F16_BYTES = 2
 _FEED_FORWARD_ROWS = 3
 _EMBEDDING_ROWS = 5
+_LATENT_ROWS = 3
+_STATE_ROWS = 7
 
 
 def compute_bytes(geometry: Geometry, cache: CacheBytes, micro_batch: int, parallel: int) -> int:
     """Scratch, masks, and one row of logits per slot."""
-    width = _FEED_FORWARD_ROWS * geometry.feed_forward * max(1, geometry.experts_used)
-    width += _EMBEDDING_ROWS * geometry.embedding
-    if geometry.latent:
-        # Every head's query and result is as wide as the compressed row.
-        widest = max(layer.key_values for layer in geometry.layers)
-        width = max(width, geometry.attention_heads * widest * 3 + _EMBEDDING_ROWS * geometry.embedding)
-    scratch = micro_batch * width * _F32_BYTES
+    scratch = micro_batch * _widest_row(geometry) * _F32_BYTES
     attends = any(layer.key_values for layer in geometry.layers)
     mask_cells = (cache.cells if attends else 0) + cache.window_cells
     logits = geometry.vocabulary * _F32_BYTES * parallel
     return scratch + micro_batch * mask_cells * _F16_BYTES + logits
+
+
+def _widest_row(geometry: Geometry) -> int:
+    """Values alive at once for one token, in the widest of the layer's stages."""
+    residual = _EMBEDDING_ROWS * geometry.embedding
+    widths = [_FEED_FORWARD_ROWS * geometry.feed_forward + residual]
+    if geometry.experts_used:
+        # Each of the chosen experts has its own rows, and its own result before they are added up.
+        experts = max(_FEED_FORWARD_ROWS * geometry.expert_width, geometry.expert_width + geometry.embedding)
+        dense = geometry.feed_forward if geometry.has_dense_layers else 0
+        widths = [geometry.experts_used * experts + residual, _FEED_FORWARD_ROWS * dense + residual]
+    if geometry.latent:
+        # Every head's query is as wide as the compressed row.
+        widest = max(layer.key_values for layer in geometry.layers)
+        widths.append(_LATENT_ROWS * geometry.attention_heads * widest + residual)
+    if geometry.state_inner:
+        widths.append(_STATE_ROWS * geometry.state_inner + geometry.embedding)
+    return max(widths)

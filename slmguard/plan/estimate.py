@@ -14,13 +14,14 @@ from slmguard.plan.settings import ServerSettings
 from slmguard.plan.sizes import MIB
 from slmguard.plan.weights import plain_bytes, repacked_bytes
 
-# A server with a tiny vocabulary holds 33 MiB beside its buffers (libraries 18, heap and threads 15), plus 1 a slot:
-# measured with llama.cpp build 11549 in a Python host; a native binary needs about 12 MiB less.
-_PROCESS_BYTES = 33 * MIB
-_SLOT_BYTES = 1 * MIB
-# Gemma's 262,144 tokens cost 44 MiB, SmolLM2's 48,900 merges 9 MiB, Qwen2.5's 151,387 merges 19 MiB.
+# Beside its buffers a server with a tiny vocabulary holds 42 MiB (libraries 18, heap and threads 24) and 256 bytes for
+# each token that a slot may have: measured with llama.cpp build 11549 in a Python host (benchmarks/plan_accuracy.py);
+# a native binary needs about 12 MiB less.
+_PROCESS_BYTES = 42 * MIB
+_SLOT_TOKEN_BYTES = 256
+# Gemma's 262,144 tokens cost 44 MiB; SmolLM2's 48,900 merges 6 MiB, Qwen2.5's 151,387 merges 18 MiB.
 _TOKEN_BYTES = 177
-_MERGE_BYTES = 165
+_MERGE_BYTES = 125
 # Ollama's own process beside the llama-server that it starts.
 _OLLAMA_BYTES = 60 * MIB
 
@@ -76,7 +77,7 @@ def estimate(models: Models, settings: ServerSettings, cpu: Cpu) -> Estimate:
         _checkpoints(models.geometry, settings, cache_settings),
         _projector(models),
         _draft(models, settings, cpu),
-        _overhead(models.file, settings),
+        _overhead(models.file, settings, cache),
     )
     return Estimate(settings, components, cache)
 
@@ -176,8 +177,8 @@ def _draft(models: Models, settings: ServerSettings, cpu: Cpu) -> Component:
     return Component("draft", weights + cache.total + scratch + vocabulary, reclaimable=False, basis=basis)
 
 
-def _overhead(model: ModelFile, settings: ServerSettings) -> Component:
-    size = _PROCESS_BYTES + _SLOT_BYTES * settings.parallel + _vocabulary_bytes(model)
+def _overhead(model: ModelFile, settings: ServerSettings, cache: CacheBytes) -> Component:
+    size = _PROCESS_BYTES + _SLOT_TOKEN_BYTES * cache.cells + _vocabulary_bytes(model)
     if settings.server == "ollama":
         size += _OLLAMA_BYTES
     basis = f"libraries, heap, threads and a vocabulary of {model.vocabulary_size} tokens; measured on x86-64"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from slmguard.core.errors import UserError
 from slmguard.plan import architectures
@@ -36,8 +36,10 @@ class Geometry:
     kind: str
     modelled: bool = True
     experts_used: int = 0
+    expert_width: int = 0
+    has_dense_layers: bool = True
+    state_inner: int = 0
     latent: bool = False
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def has_window(self) -> bool:
@@ -81,8 +83,18 @@ def geometry_of(model: ModelFile) -> Geometry:
         kind=kind,
         modelled=modelled,
         experts_used=max(hp.per_layer("expert_used_count", 0), default=0),
+        expert_width=_expert_width(hp),
+        has_dense_layers=hp.number("leading_dense_block_count", 0) > 0 or not hp.has("expert_feed_forward_length"),
+        state_inner=hp.number("ssm.inner_size", 0),
         latent=_is_latent(hp, name),
     )
+
+
+def _expert_width(hp: Hyperparameters) -> int:
+    """Feed-forward width of one expert: files without a key of its own name it in feed_forward_length."""
+    dense = hp.per_layer("feed_forward_length", 0)
+    shared = hp.number("expert_shared_feed_forward_length", 0)
+    return max([*hp.per_layer("expert_feed_forward_length", dense), shared])
 
 
 def _vocabulary_from_tensors(model: ModelFile) -> int:
