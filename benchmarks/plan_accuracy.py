@@ -92,7 +92,9 @@ def main() -> int:
         return child(Cell(**json.loads(args.child)))
     models = [*args.models, *(make_models(args.made) if args.made else [])]
     results = []
-    print(f"{'model':28} {'ctx':>6} {'type':>5} {'slots':>5} {'KV MiB':>9} {'printed':>9} {'':>7} {'promised':>9} {'peak':>9} {'error':>7}")
+    print(
+        f"{'model':28} {'ctx':>6} {'type':>5} {'slots':>5} {'KV MiB':>9} {'printed':>9} {'':>7} {'promised':>9} {'peak':>9} {'error':>7}"
+    )
     for cell in cells(models, args):
         result = measure(cell)
         if result is not None:
@@ -142,7 +144,9 @@ def measure(cell: Cell) -> Result | None:
     """One cell, in a child; None (and a line that says so) when the engine did not run."""
     command = [sys.executable, __file__, "--child", json.dumps(dataclasses.asdict(cell))]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=CELL_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=True, timeout=CELL_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+        )
     except subprocess.TimeoutExpired:
         print(f"{cell}: no answer within {CELL_TIMEOUT_S} s")
         return None

@@ -1,7 +1,7 @@
 """llama-bench in its five formats."""
 
 # Log lines are quoted whole, as the programs print them.
-# ruff: noqa: E501, ISC004
+# ruff: noqa: E501
 
 from __future__ import annotations
 

@@ -140,18 +140,20 @@ def gemma4(*, embedding: int = 256, layers: int = 12, shared: int = 4) -> GgufWr
     blocks = []
     for sliding in window:
         size = head_window if sliding else head
-        blocks.append({
-            "attn_norm.weight": (embedding,),
-            "attn_q.weight": (embedding, heads * size),
-            "attn_k.weight": (embedding, kv_heads * size),
-            "attn_v.weight": (embedding, kv_heads * size),
-            "attn_output.weight": (heads * size, embedding),
-            "attn_q_norm.weight": (size,),
-            "attn_k_norm.weight": (size,),
-            "post_attention_norm.weight": (embedding,),
-            "post_ffw_norm.weight": (embedding,),
-            **_dense(embedding, feed_forward),
-        })
+        blocks.append(
+            {
+                "attn_norm.weight": (embedding,),
+                "attn_q.weight": (embedding, heads * size),
+                "attn_k.weight": (embedding, kv_heads * size),
+                "attn_v.weight": (embedding, kv_heads * size),
+                "attn_output.weight": (heads * size, embedding),
+                "attn_q_norm.weight": (size,),
+                "attn_k_norm.weight": (size,),
+                "post_attention_norm.weight": (embedding,),
+                "post_ffw_norm.weight": (embedding,),
+                **_dense(embedding, feed_forward),
+            }
+        )
     model = _model(metadata, embedding, blocks)
     model.tensors.append(TensorSpec("rope_freqs.weight", (head // 2,)))
     return model

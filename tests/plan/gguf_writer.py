@@ -39,7 +39,7 @@ class TensorSpec:
         rows = 1
         for extent in self.shape[1:]:
             rows *= extent
-        return TENSOR_TYPES[TYPE_IDS[self.type_name]].row_bytes(self.shape[0]) * rows
+        return TENSOR_TYPES[TYPE_IDS[self.type_name]].row_bytes(self.shape[0] if self.shape else 0) * rows
 
 
 @dataclass
