@@ -3,8 +3,7 @@
     python benchmarks/plan_accuracy.py MODEL.gguf [MODEL.gguf …] [--made DIR] [--contexts 512,2048,8192] [--json FILE]
 
 Each cell starts a real llama.cpp server (the xllamacpp package) in a process of its own, fills one slot with a prompt
-that is as long as the slot, and compares: the KV cache and recurrent state with the sizes that the engine prints (to the
-0.01 MiB it prints), the repacked weights with its CPU_REPACK lines, and the total with the process's VmHWM, which is
+that is as long as the slot, and compares: KV cache and recurrent state with the sizes that the engine prints (to the 0.01 MiB it prints), the repacked weights with its CPU_REPACK lines, and the total with the process's VmHWM, which is
 exact. `--made DIR` adds small models of the other families (latent, hybrid, recurrent, shared cache, experts, windows).
 Exit code 1 when a cache differs or a total is more than 5 % off.
 """
@@ -33,6 +32,10 @@ TOLERATED_RATIO = 0.05
 # The engine prints two decimals of MiB, once for each of at most four buffers.
 PRINTED_BYTES = 4 * 0.005 * MIB
 CELL_TIMEOUT_S = 300
+HEAD = (
+    f"{'model':28} {'ctx':>6} {'type':>5} {'slots':>5} {'KV MiB':>9} {'printed':>9} {'':>7} "
+    f"{'promised':>9} {'peak':>9} {'error':>7}"
+)
 # xllamacpp's wheel is built for AVX2, whatever this CPU has beyond it.
 WHEEL_CPU = "x86-avx2"
 
@@ -72,7 +75,8 @@ class Result:
         cell = self.cell
         return (
             f"{Path(cell.model).stem[:28]:28} {cell.context:>6} {cell.cache_type:>5} {cell.parallel:>5} "
-            f"{self.promised.cache.total / MIB:>9.2f} {self.kv_bytes / MIB:>9.2f} {'exact' if self.kv_exact else 'DIFFERS':>7} "
+            f"{self.promised.cache.total / MIB:>9.2f} {self.kv_bytes / MIB:>9.2f} "
+            f"{'exact' if self.kv_exact else 'DIFFERS':>7} "
             f"{self.promised.total_bytes / MIB:>9.1f} {self.peak_bytes / MIB:>9.1f} {self.error_ratio:>+7.1%}"
         )
 
@@ -92,9 +96,7 @@ def main() -> int:
         return child(Cell(**json.loads(args.child)))
     models = [*args.models, *(make_models(args.made) if args.made else [])]
     results = []
-    print(
-        f"{'model':28} {'ctx':>6} {'type':>5} {'slots':>5} {'KV MiB':>9} {'printed':>9} {'':>7} {'promised':>9} {'peak':>9} {'error':>7}"
-    )
+    print(HEAD)
     for cell in cells(models, args):
         result = measure(cell)
         if result is not None:

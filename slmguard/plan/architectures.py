@@ -81,13 +81,12 @@ WITHOUT_CACHE: Final = frozenset(
 # cache although their files name a sliding window or a latent rank.
 FULL_ATTENTION: Final = frozenset(
     {
-        "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bitnet", "bloom",
-        "chameleon",
-        "chatglm", "codeshell", "cogvlm", "command-r", "dbrx", "deci", "deepseek", "deepseek2", "deepseek2-ocr", "dots1",
-        "ernie4_5", "ernie4_5-moe", "exaone", "exaone4", "falcon", "gemma", "glm4", "glm4moe", "gpt2", "gptj",
-        "gptneox", "granite", "granitemoe", "grok", "grovemoe", "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "hy_v3",
-        "internlm2", "jais", "jais2", "llama", "llama-embed", "maincoder", "minicpm", "minicpm3", "minimax-m2",
-        "mistral3", "mistral4", "mpt", "nemotron", "olmo", "olmoe", "openelm", "orion", "paddleocr",
+        "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bitnet", "bloom", "chameleon",
+        "chatglm", "codeshell", "cogvlm", "command-r", "dbrx", "deci", "deepseek", "deepseek2", "deepseek2-ocr",
+        "dots1", "ernie4_5", "ernie4_5-moe", "exaone", "exaone4", "falcon", "gemma", "glm4", "glm4moe", "gpt2",
+        "gptj", "gptneox", "granite", "granitemoe", "grok", "grovemoe", "hunyuan-dense", "hunyuan-moe", "hunyuan_vl",
+        "hy_v3", "internlm2", "jais", "jais2", "llama", "llama-embed", "maincoder", "minicpm", "minicpm3",
+        "minimax-m2", "mistral3", "mistral4", "mpt", "nemotron", "olmo", "olmoe", "openelm", "orion", "paddleocr",
         "pangu-embedded", "phi2", "phi3", "phimoe", "plamo", "plm", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3",
         "qwen3moe", "qwen3vl", "qwen3vlmoe", "refact", "seed_oss", "smollm3", "stablelm", "starcoder", "starcoder2",
         "xverse",

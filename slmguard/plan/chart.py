@@ -114,7 +114,8 @@ def _areas(plan: Plan, scale: _Scale) -> Iterator[str]:
         if not any(sizes):
             continue
         above = [base + size for base, size in zip(below, sizes, strict=True)]
-        yield f'<polygon fill="{_COLOURS[name]}" points="{_points(below, above, scale)}"><title>{name}</title></polygon>'
+        points = _points(below, above, scale)
+        yield f'<polygon fill="{_COLOURS[name]}" points="{points}"><title>{name}</title></polygon>'
         legend -= 18
         x = _WIDTH - _RIGHT + 14
         yield f'<rect x="{x}" y="{legend}" width="11" height="11" fill="{_COLOURS[name]}"/>'

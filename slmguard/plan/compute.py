@@ -14,7 +14,7 @@ _F32_BYTES = 4
 _F16_BYTES = 2
 _FEED_FORWARD_ROWS = 3
 _EMBEDDING_ROWS = 5
-_LATENT_ROWS = 3
+_LATENT_ROWS = 2
 _STATE_ROWS = 7
 
 
@@ -37,9 +37,9 @@ def _widest_row(geometry: Geometry) -> int:
         dense = geometry.feed_forward if geometry.has_dense_layers else 0
         widths = [geometry.experts_used * experts + residual, _FEED_FORWARD_ROWS * dense + residual]
     if geometry.latent:
-        # Every head's query is as wide as the compressed row.
+        # Every head's query and result are as wide as the compressed row, beside the query before its compression.
         widest = max(layer.key_values for layer in geometry.layers)
-        widths.append(_LATENT_ROWS * geometry.attention_heads * widest + residual)
+        widths.append(geometry.attention_heads * (_LATENT_ROWS * widest + geometry.latent_head) + residual)
     if geometry.state_inner:
         widths.append(_STATE_ROWS * geometry.state_inner + geometry.embedding)
     return max(widths)

@@ -34,9 +34,18 @@ def document(plan: Plan) -> dict[str, Any]:
         "total_bytes": plan.asked.total_bytes,
         "fits": plan.limits.holds(plan.asked.total_bytes),
         "table": [_row(plan, estimate) for estimate in plan.table],
+        "bounds": _bounds(plan),
         "proposal": _proposal(plan),
         "warnings": list(plan.warnings),
     }
+
+
+def _bounds(plan: Plan) -> dict[str, int] | None:
+    """For an architecture that is not modelled: the total without a cache, and with a full one."""
+    if plan.models.geometry.modelled:
+        return None
+    total, cache = plan.asked.total_bytes, plan.asked.cache.total
+    return {"lower_bytes": total - cache, "upper_bytes": total, "kv_lower_bytes": 0, "kv_upper_bytes": cache}
 
 
 def _model(plan: Plan) -> dict[str, Any]:

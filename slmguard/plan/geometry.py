@@ -40,6 +40,7 @@ class Geometry:
     has_dense_layers: bool = True
     state_inner: int = 0
     latent: bool = False
+    latent_head: int = 0
 
     @property
     def has_window(self) -> bool:
@@ -87,6 +88,7 @@ def geometry_of(model: ModelFile) -> Geometry:
         has_dense_layers=hp.number("leading_dense_block_count", 0) > 0 or not hp.has("expert_feed_forward_length"),
         state_inner=hp.number("ssm.inner_size", 0),
         latent=_is_latent(hp, name),
+        latent_head=hp.number("attention.key_length_mla", 0),
     )
 
 
@@ -138,11 +140,16 @@ def _kind(hp: Hyperparameters, name: str, recurrent: list[bool], windowed: list[
 
 
 def _upper_bound(hp: Hyperparameters) -> tuple[tuple[Layer, ...], str]:
-    """Full attention in all layers: no layout that llama.cpp has stores more per token."""
+    """Full attention in all layers, and whatever state the file's numbers allow: no known layout stores more."""
+    has_state = any(hp.has(key) for key in ("ssm.inner_size", "wkv.head_size", "shortconv.l_cache", "kda.head_dim"))
+    state = _state_values(hp) if has_state else 0
+    indexer = hp.number("attention.indexer.key_length", 0)
     layers = []
     for index in range(hp.block_count):
         keys, values = _row_values(hp, index, windowed=False, name="")
-        layers.append(Layer(keys, values))
+        if not keys:
+            keys = values = hp.embedding
+        layers.append(Layer(keys + indexer, values, state_values=state))
     return tuple(layers), "not modelled"
 
 

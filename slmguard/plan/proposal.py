@@ -21,6 +21,8 @@ SMALLEST_CONTEXT = 512
 # Below this a chat forgets its beginning within minutes; savings are tried before the context goes under it.
 _USEFUL_CONTEXT = 4096
 _SMALL_MICRO_BATCH = 128
+# A proposed context is a number that people recognise.
+_ROUND_CONTEXT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,8 @@ def propose(models: Models, request: PlanRequest, limits: Limits, cpu: Cpu) -> P
 def _chosen(planner: _Planner, settings: ServerSettings, savings: tuple[str, ...], trained: int) -> Proposal:
     largest = planner.largest_context(settings, trained)
     if planner.request.context is None:
-        settings = replace(settings, context=max(settings.context, min(largest, COMFORTABLE_CONTEXT)))
+        comfortable = min(largest, COMFORTABLE_CONTEXT) // _ROUND_CONTEXT * _ROUND_CONTEXT
+        settings = replace(settings, context=max(settings.context, comfortable))
     return Proposal(
         fits=True,
         chosen=planner.estimate(settings),

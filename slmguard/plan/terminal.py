@@ -47,6 +47,9 @@ def _components(plan: Plan) -> Iterator[str]:
         if component.bytes:
             kept = "reclaimable" if component.reclaimable else "stays"
             yield f"  {component.name:<17}{mib(component.bytes):>12}  {kept:<12}{component.basis}"
+    if not plan.models.geometry.modelled:
+        lower = plan.asked.total_bytes - plan.asked.cache.total
+        yield f"  not modelled: the total is between {mib(lower)} and {mib(plan.asked.total_bytes)}"
     verdict = "fits" if plan.limits.holds(plan.asked.total_bytes) else "does NOT fit"
     yield f"  {'total':<17}{mib(plan.asked.total_bytes):>12}  {verdict}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tests.plan.gguf_writer import GgufWriter, TensorSpec
+from tests.plan.gguf_writer import GgufWriter, TensorSpec, Writable
 from tests.plan.model_makers import shape, vocabulary
 
 _VOCAB = 512
@@ -204,7 +204,7 @@ def _dense(embedding: int, feed_forward: int) -> dict[str, Sequence[int]]:
 
 
 def _model(
-    metadata: dict[str, object],
+    metadata: dict[str, Writable],
     embedding: int,
     blocks: Sequence[Mapping[str, Sequence[int]]],
     *,
@@ -216,4 +216,4 @@ def _model(
         for name, size in block.items():
             quantised = len(size) > 1 and not any(word in name for word in ("conv", "ssm_a", "ssm_dt", "gate_inp"))
             tensors.append(TensorSpec(f"blk.{index}.{name}", size, weight_type if quantised else "f32"))
-    return GgufWriter({**metadata, **vocabulary(_VOCAB)}, tensors)  # type: ignore[dict-item]
+    return GgufWriter({**metadata, **vocabulary(_VOCAB)}, tensors)

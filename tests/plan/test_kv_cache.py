@@ -175,7 +175,7 @@ def test_checkpoints_hold_the_window_or_the_state_and_cost_nothing_without_eithe
     dense = geometry(geometry_header("llama", layers=2, kv_heads=2, head=64), tmp_path)
     assert checkpoint_bytes(dense, settings) == 0
     windowed = geometry_header("gemma3", layers=6, kv_heads=1, head=256, heads=4, attention__sliding_window=512)
-    assert checkpoint_bytes(geometry(windowed, tmp_path), settings) == 5 * 2 * 256 * 2 * 512
+    assert checkpoint_bytes(geometry(windowed, tmp_path), settings) == (5 * 2 * 256 * 2 + 16) * 512
     recurrent = geometry(family_makers.mamba(), tmp_path)
     assert checkpoint_bytes(recurrent, settings) == size(recurrent, 512)
 

@@ -1,5 +1,8 @@
 """The proposal: the worst case stays below 85 % of MemoryHigh, or it says that nothing fits."""
 
+# Tables of cases are easier to read with one case a line.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 from pathlib import Path
