@@ -14,10 +14,10 @@ from slmguard.plan.settings import ServerSettings
 from slmguard.plan.sizes import MIB
 from slmguard.plan.weights import plain_bytes, repacked_bytes
 
-# Beside its buffers a server with a tiny vocabulary holds 42 MiB (libraries 18, heap and threads 24) and 256 bytes for
+# Beside its buffers a server with a tiny vocabulary holds 44 MiB (libraries 18, heap and threads 26) and 256 bytes for
 # each token that a slot may have: measured with llama.cpp build 11549 in a Python host (benchmarks/plan_accuracy.py);
 # a native binary needs about 12 MiB less.
-_PROCESS_BYTES = 42 * MIB
+_PROCESS_BYTES = 44 * MIB
 _SLOT_TOKEN_BYTES = 256
 # Gemma's 262,144 tokens cost 44 MiB, SmolLM2's 48,900 merges 10 MiB.
 _TOKEN_BYTES = 177

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from slmguard.plan.compute import compute_bytes
 from slmguard.plan.geometry import geometry_of
 from slmguard.plan.kv_cache import CacheSettings, cache_bytes
 from slmguard.plan.model_file import read_model
 from slmguard.plan.sizes import MIB
 from slmguard.plan.tensor_types import CACHE_TYPES
-
 from tests.plan import family_makers
 from tests.plan.gguf_writer import GgufWriter
 from tests.plan.model_makers import transformer
