@@ -59,8 +59,7 @@ def json_objects(line: str) -> list[dict[str, Any]]:
 
 
 def messages(record: dict[str, Any]) -> Iterator[str]:
-    """The lines of text inside a JSON log record."""
-    for key in _MESSAGE_KEYS:
-        value = record.get(key)
-        if isinstance(value, str):
+    """The lines of text inside a JSON log record: its message, or any text that looks like a figure's line."""
+    for key, value in record.items():
+        if isinstance(value, str) and (key in _MESSAGE_KEYS or " time " in value or "buffer size" in value):
             yield from (part for part in _BREAKS.split(value) if part.strip())

@@ -15,6 +15,8 @@ from slmguard.bench.timings import RunCollector
 # A document that spans lines (llama-bench -o json, a pretty-printed reply) is put together up to this size.
 _LONGEST_DOCUMENT = 16 * 1024 * 1024
 _DEEPEST = 6
+# A figure's line has some 200 characters; longer ones are not searched as a whole, which takes quadratic time.
+_LONGEST_LINE = 8192
 
 
 class SavedOutput:
@@ -70,6 +72,12 @@ class SavedOutput:
             self._plain(line)
 
     def _plain(self, line: str) -> None:
+        if len(line) > _LONGEST_LINE:
+            # Generated text without a line break, perhaps with a figure glued to its end: the middle holds none.
+            complete, self._complete = self._complete, False
+            self._plain(line[: _LONGEST_LINE // 2])
+            self._complete = complete
+            line = line[-_LONGEST_LINE // 2 :]
         self._timings.line(line, complete=self._complete)
         for run in self._tables.line(line):
             self._timings.add(run)

@@ -77,7 +77,7 @@ def estimate(models: Models, settings: ServerSettings, cpu: Cpu) -> Estimate:
         _checkpoints(models.geometry, settings, cache_settings),
         _projector(models),
         _draft(models, settings, cpu),
-        _overhead(models.file, settings, cache),
+        _overhead(models, settings, cache),
     )
     return Estimate(settings, components, cache)
 
@@ -172,18 +172,18 @@ def _draft(models: Models, settings: ServerSettings, cpu: Cpu) -> Component:
     cache = cache_bytes(models.draft_geometry, _cache_settings(settings))
     scratch = compute_bytes(models.draft_geometry, cache, settings.micro_batch, settings.parallel)
     weights = sum(component.bytes for component in _weights(models.draft, settings, cpu))
-    vocabulary = _vocabulary_bytes(models.draft)
+    vocabulary = _vocabulary_bytes(models.draft, models.draft_geometry)
     basis = f"weights {weights}, cache {cache.total}, scratch {scratch}, vocabulary {vocabulary} bytes"
     return Component("draft", weights + cache.total + scratch + vocabulary, reclaimable=False, basis=basis)
 
 
-def _overhead(model: ModelFile, settings: ServerSettings, cache: CacheBytes) -> Component:
-    size = _PROCESS_BYTES + _SLOT_TOKEN_BYTES * cache.cells + _vocabulary_bytes(model)
+def _overhead(models: Models, settings: ServerSettings, cache: CacheBytes) -> Component:
+    size = _PROCESS_BYTES + _SLOT_TOKEN_BYTES * cache.cells + _vocabulary_bytes(models.file, models.geometry)
     if settings.server == "ollama":
         size += _OLLAMA_BYTES
-    basis = f"libraries, heap, threads and a vocabulary of {model.vocabulary_size} tokens; measured on x86-64"
+    basis = f"libraries, heap, threads and a vocabulary of {models.geometry.vocabulary} tokens; measured on x86-64"
     return Component("overhead", size, reclaimable=False, basis=basis)
 
 
-def _vocabulary_bytes(model: ModelFile) -> int:
-    return model.vocabulary_size * _TOKEN_BYTES + model.merge_count * _MERGE_BYTES
+def _vocabulary_bytes(model: ModelFile, geometry: Geometry) -> int:
+    return geometry.vocabulary * _TOKEN_BYTES + model.merge_count * _MERGE_BYTES

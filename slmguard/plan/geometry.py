@@ -79,7 +79,7 @@ def geometry_of(model: ModelFile) -> Geometry:
         feed_forward=max(hp.per_layer("feed_forward_length", 0), default=0),
         attention_heads=max(hp.heads, default=0),
         head_values=hp.key_length,
-        vocabulary=model.vocabulary_size or _vocabulary_from_tensors(model),
+        vocabulary=model.vocabulary_size or hp.number("vocab_size", 0) or _vocabulary_from_tensors(model),
         context_trained=hp.number("context_length", 0),
         kind=kind,
         modelled=modelled,

@@ -271,7 +271,7 @@ def _check_extent(header: GgufHeader) -> None:
             raise MalformedError(f"{shown} overlaps the one before it")
         end_of_last = tensor.offset_bytes + tensor.size_bytes
     missing = header.data_start + end_of_last - header.file_bytes
-    if header.has_data and missing > 0:
+    if header.tensors and header.has_data and missing > 0:
         raise MalformedError(
             f"it is cut short: its tensors need {header.data_start + end_of_last} bytes, "
             f"the file has {header.file_bytes} ({missing} missing)"

@@ -55,9 +55,15 @@ class ModelFile:
 
     @property
     def quantisation(self) -> str:
-        """What people call the file's type (Q4_K_M), or `unknown`."""
+        """What people call the file's type (Q4_K_M); the type of most bytes, in brackets, when the file does not say."""
         value = self.metadata.get("general.file_type")
-        return FILE_TYPES.get(value, "unknown") if isinstance(value, int) else "unknown"
+        if isinstance(value, int) and value in FILE_TYPES:
+            return FILE_TYPES[value]
+        sizes: dict[str, int] = {}
+        for tensor in self.tensors:
+            if tensor.tensor_type is not None:
+                sizes[tensor.tensor_type.name] = sizes.get(tensor.tensor_type.name, 0) + tensor.size_bytes
+        return f"({max(sizes, key=lambda name: sizes[name])})" if sizes else "unknown"
 
     @property
     def vocabulary_size(self) -> int:

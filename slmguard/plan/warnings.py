@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from slmguard.plan.estimate import Estimate, Models
@@ -36,6 +37,8 @@ def _about_the_file(models: Models) -> Iterator[str]:
         )
     if not models.file.has_data or not models.file.tensors:
         yield "the file holds a header only, no tensors: the sizes of weights are what the header says, or 0"
+    if models.file.parts[0].byte_order != sys.byteorder:
+        yield f"the file is {models.file.parts[0].byte_order}-endian: an engine on a host like this one cannot load it"
     if models.file.unknown_tensor_types:
         numbers = ", ".join(map(str, models.file.unknown_tensor_types))
         yield f"tensor types {numbers} are not known: their size is the room they take in the file, no copy is counted"

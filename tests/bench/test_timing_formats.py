@@ -258,6 +258,11 @@ def test_a_figure_glued_to_generated_text_is_found() -> None:
     assert_run(run, {"decode_ms": 100.0, "decode_tokens": 10, "decode_tps": 100.0})
 
 
+def test_a_figure_at_the_end_of_a_long_text_without_line_breaks_is_found() -> None:
+    (run,) = runs_of("word " * 40_000 + FORMATS["the chat client llama-cli"][0])
+    assert (run["prefill_tps"], run["decode_tps"]) == (69.9, 24.9)
+
+
 def test_output_of_powershell_in_utf16_is_read() -> None:
     (run,) = runs_of(V3.encode("utf-16"))
     assert_run(run, V3_FIGURES)

@@ -70,6 +70,11 @@ def test_both_versions_and_byte_orders_are_read(version: int, order: str, alignm
     assert header.tensor_bytes == 3 * 68 + 256
 
 
+def test_metadata_without_any_tensor_is_a_sound_header(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(GgufWriter({**SAMPLE}).header())
+    assert read_header(tmp_path / "m.gguf").tensors == ()
+
+
 def test_every_strict_prefix_of_a_file_is_refused_except_the_header_alone(tmp_path: Path) -> None:
     raw = sample_bytes(tmp_path)
     header_length = len(sample().header())
