@@ -2,8 +2,8 @@
 
     python benchmarks/plan_accuracy.py MODEL.gguf [MODEL.gguf …] [--made DIR] [--contexts 512,2048,8192] [--json FILE]
 
-Each cell starts a real llama.cpp server (the xllamacpp package) in a process of its own, fills one slot with a prompt
-that is as long as the slot, and compares: KV cache and recurrent state with the sizes that the engine prints (to the
+Each cell starts a real llama.cpp server (the xllamacpp package) in a process of its own, fills all slots at once
+with prompts as long as the slots, and compares: KV cache and recurrent state with the sizes that the engine prints (to the
 0.01 MiB it prints), the repacked weights with its CPU_REPACK lines, and the total with VmHWM, which is exact.
 `--made DIR` adds small models of the other families (latent, hybrid, recurrent, shared cache, experts, windows).
 Exit code 1 when a cache differs or a total is more than 5 % off.
@@ -181,9 +181,9 @@ def promise(cell: Cell) -> Estimate:
 
 
 def child(cell: Cell) -> int:
-    """Run the server on a loopback port, fill a slot, print this process's VmHWM in bytes."""
-    import http.client
+    """Run the server on a loopback port, fill all slots at once, print this process's VmHWM in bytes."""
     import os
+    from concurrent.futures import ThreadPoolExecutor
 
     import xllamacpp
 
@@ -196,15 +196,23 @@ def child(cell: Cell) -> int:
     server = xllamacpp.Server(params)
     slot = -(-cell.context // cell.parallel // 256) * 256
     host = server.listening_address.split("//")[-1].rstrip("/")
-    prompt = [300 + (index * 37) % 200 for index in range(slot - 24)]
-    connection = http.client.HTTPConnection(host, timeout=CELL_TIMEOUT_S)
-    body = json.dumps({"prompt": prompt, "n_predict": 8, "ignore_eos": True})
-    connection.request("POST", "/completion", body, {"Content-Type": "application/json"})
-    status = connection.getresponse().status
+    with ThreadPoolExecutor(cell.parallel) as threads:
+        answers = list(threads.map(lambda number: ask(host, slot - 24, number), range(cell.parallel)))
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
     print(int(fields["VmHWM"].split()[0]) * 1024, flush=True)
     # The server's threads would keep the process; nothing is left to be written.
-    os._exit(0 if status == 200 else 1)
+    os._exit(0 if set(answers) == {200} else 1)
+
+
+def ask(host: str, tokens: int, number: int) -> int:
+    """One request with a prompt of its own; the HTTP status."""
+    import http.client
+
+    prompt = [300 + (index * 37 + number * 11) % 200 for index in range(tokens)]
+    connection = http.client.HTTPConnection(host, timeout=CELL_TIMEOUT_S)
+    body = json.dumps({"prompt": prompt, "n_predict": 8, "ignore_eos": True})
+    connection.request("POST", "/completion", body, {"Content-Type": "application/json"})
+    return connection.getresponse().status
 
 
 def document(result: Result) -> dict[str, object]:

@@ -14,13 +14,15 @@ from slmguard.plan.settings import ServerSettings
 from slmguard.plan.sizes import MIB
 from slmguard.plan.weights import plain_bytes, repacked_bytes
 
-# Beside its buffers a server with a tiny vocabulary holds 44 MiB (libraries 18, heap and threads 26) and 256 bytes for
-# each token that a slot may have: measured with llama.cpp build 11549 in a Python host (benchmarks/plan_accuracy.py);
-# a native binary needs about 12 MiB less.
-_PROCESS_BYTES = 44 * MIB
+# Beside its buffers a server with a tiny vocabulary holds 40.5 MiB (libraries 18, heap and threads the rest), 2 more
+# once a prompt is longer than a micro-batch, and 256 bytes for each token that a slot may have: fitted to the peaks of
+# nine models with llama.cpp build 11549 in a Python host (benchmarks/plan_accuracy.py). A native binary needs about
+# 12 MiB less.
+_PROCESS_BYTES = 40 * MIB + MIB // 2
+_LONG_PROMPT_BYTES = 2 * MIB
 _SLOT_TOKEN_BYTES = 256
-# Gemma's 262,144 tokens cost 44 MiB, SmolLM2's 48,900 merges 10 MiB.
-_TOKEN_BYTES = 177
+# Gemma's 262,144 tokens cost 50 MiB, SmolLM2's 48,900 merges 10 MiB.
+_TOKEN_BYTES = 200
 _MERGE_BYTES = 225
 # Ollama's own process beside the llama-server that it starts.
 _OLLAMA_BYTES = 60 * MIB
@@ -136,7 +138,8 @@ def _kv(geometry: Geometry, settings: ServerSettings, cache: CacheBytes) -> Comp
 
 
 def _compute(geometry: Geometry, settings: ServerSettings, cache: CacheBytes) -> Component:
-    size = compute_bytes(geometry, cache, settings.micro_batch, settings.parallel)
+    # The engine makes no batch larger than the context.
+    size = compute_bytes(geometry, cache, min(settings.micro_batch, settings.context), settings.parallel)
     basis = f"scratch for -ub {settings.micro_batch}, reserved at load, touched by the first long prompt"
     return Component("compute", size, reclaimable=False, basis=basis)
 
@@ -179,6 +182,8 @@ def _draft(models: Models, settings: ServerSettings, cpu: Cpu) -> Component:
 
 def _overhead(models: Models, settings: ServerSettings, cache: CacheBytes) -> Component:
     size = _PROCESS_BYTES + _SLOT_TOKEN_BYTES * cache.cells + _vocabulary_bytes(models.file, models.geometry)
+    if cache.cells > settings.micro_batch:
+        size += _LONG_PROMPT_BYTES
     if settings.server == "ollama":
         size += _OLLAMA_BYTES
     basis = f"libraries, heap, threads and a vocabulary of {models.geometry.vocabulary} tokens; measured on x86-64"

@@ -86,7 +86,8 @@ def geometry_of(model: ModelFile) -> Geometry:
         experts_used=max(hp.per_layer("expert_used_count", 0), default=0),
         expert_width=_expert_width(hp),
         has_dense_layers=hp.number("leading_dense_block_count", 0) > 0 or not hp.has("expert_feed_forward_length"),
-        state_inner=hp.number("ssm.inner_size", 0),
+        state_inner=hp.number("ssm.inner_size", 0)
+        + 2 * hp.number("ssm.group_count", 0) * hp.number("ssm.state_size", 0),
         latent=_is_latent(hp, name),
         latent_head=hp.number("attention.key_length_mla", 0),
     )

@@ -55,7 +55,7 @@ class ModelFile:
 
     @property
     def quantisation(self) -> str:
-        """What people call the file's type (Q4_K_M); the type of most bytes, in brackets, when the file does not say."""
+        """What people call the file's type (Q4_K_M); in brackets the type of most bytes where the file does not say."""
         value = self.metadata.get("general.file_type")
         if isinstance(value, int) and value in FILE_TYPES:
             return FILE_TYPES[value]
