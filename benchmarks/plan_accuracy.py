@@ -2,9 +2,9 @@
 
     python benchmarks/plan_accuracy.py MODEL.gguf [MODEL.gguf …] [--made DIR] [--contexts 512,2048,8192] [--json FILE]
 
-Each cell starts a real llama.cpp server (the xllamacpp package) in a process of its own, fills all slots at once
-with prompts as long as the slots, and compares: KV cache and recurrent state with the sizes that the engine prints (to the
-0.01 MiB it prints), the repacked weights with its CPU_REPACK lines, and the total with VmHWM, which is exact.
+Each cell starts a real llama.cpp server (the xllamacpp package) in a process of its own, fills all slots at once with
+prompts as long as the slots, and compares: KV cache and recurrent state with the sizes that the engine prints (to its
+0.01 MiB), the repacked weights with its CPU_REPACK lines, and the total with VmHWM, which is exact.
 `--made DIR` adds small models of the other families (latent, hybrid, recurrent, shared cache, experts, windows).
 Exit code 1 when a cache differs or a total is more than 5 % off.
 """

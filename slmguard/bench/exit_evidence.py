@@ -6,17 +6,15 @@ import re
 from typing import Any
 
 _SIGNALS = {"4": "SIGILL", "6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
-# A shell's words for a signal, the last thing in a saved terminal session.
+# A shell's words for a signal: alone on the line, or between its own prefix and the command. Prose is none.
+_SHELL = r"^(?:\S+: line \d+:\s+\d+ |\[\d+\][+-]?\s+(?:\d+ )?|\S+: )?{word}(?: \(core dumped\))?(?:\s*$|\s{{2,}}\S)"
 _WORDS = (
-    (re.compile(r"^(?:\S+: line \d+:\s+\d+ |\[\d+\][+-]?\s+)?Killed\b"), "SIGKILL"),
-    (re.compile(r"\bSegmentation fault\b"), "SIGSEGV"),
-    (
-        re.compile(r"^(?:\S+: line \d+:\s+\d+ |\[\d+\][+-]?\s+)?Aborted\b|\bterminate called\b|\bGGML_ASSERT\("),
-        "SIGABRT",
-    ),
-    (re.compile(r"\bIllegal instruction\b"), "SIGILL"),
-    (re.compile(r"\bBus error\b"), "SIGBUS"),
-    (re.compile(r"^(?:\S+: line \d+:\s+\d+ |\[\d+\][+-]?\s+)?Terminated\b"), "SIGTERM"),
+    (re.compile(_SHELL.format(word="Killed")), "SIGKILL"),
+    (re.compile(_SHELL.format(word="Segmentation fault")), "SIGSEGV"),
+    (re.compile(_SHELL.format(word="Aborted") + r"|^terminate called |\bGGML_ASSERT\("), "SIGABRT"),
+    (re.compile(_SHELL.format(word="Illegal instruction")), "SIGILL"),
+    (re.compile(_SHELL.format(word="Bus error")), "SIGBUS"),
+    (re.compile(_SHELL.format(word="Terminated")), "SIGTERM"),
 )
 _CODE = re.compile(
     r"(?:exit(?:ed)?(?: with)?(?: non-zero)?(?: exit)?[ _-](?:code|status)|code=exited, status)"
@@ -27,7 +25,9 @@ _SIGNAL = re.compile(
     r"(?:terminated by signal|killed by signal|code=(?:killed|dumped), status=)\s*(?P<number>\d{1,2})", re.IGNORECASE
 )
 _OOM = re.compile(
-    r"oom-kill|out of memory|std::bad_alloc|failed to allocate|unable to allocate|cannot allocate memory", re.IGNORECASE
+    r"\boom-kill\b|\bOut of memory: Kill|std::bad_alloc|\b(?:failed|unable) to allocate\b|\bCannot allocate memory\b"
+    r"|\berror\b.*\bout of memory\b",
+    re.IGNORECASE,
 )
 _LOAD_FAILED = re.compile(
     r"(?:failed to load model|error loading model|unable to load model|exiting due to model loading error)",

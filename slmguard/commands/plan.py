@@ -78,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(lines(plan)))
     if plan.proposal.fits and args.write_env:
         _write_env(plan, args.write_env)
+        if not args.json:
+            print(f"written: {args.write_env}")
     return 0 if plan.proposal.fits else 1
 
 

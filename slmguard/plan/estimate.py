@@ -15,12 +15,12 @@ from slmguard.plan.sizes import MIB
 from slmguard.plan.weights import plain_bytes, repacked_bytes
 
 # Beside its buffers a server with a tiny vocabulary holds 40.5 MiB (libraries 18, heap and threads the rest), 2 more
-# once a prompt is longer than a micro-batch, and 256 bytes for each token that a slot may have: fitted to the peaks of
+# once the prompts are longer than a micro-batch, and 256 bytes for each token of context: fitted to the peaks of
 # nine models with llama.cpp build 11549 in a Python host (benchmarks/plan_accuracy.py). A native binary needs about
 # 12 MiB less.
 _PROCESS_BYTES = 40 * MIB + MIB // 2
 _LONG_PROMPT_BYTES = 2 * MIB
-_SLOT_TOKEN_BYTES = 256
+_CONTEXT_TOKEN_BYTES = 256
 # Gemma's 262,144 tokens cost 50 MiB, SmolLM2's 48,900 merges 10 MiB.
 _TOKEN_BYTES = 200
 _MERGE_BYTES = 225
@@ -181,8 +181,9 @@ def _draft(models: Models, settings: ServerSettings, cpu: Cpu) -> Component:
 
 
 def _overhead(models: Models, settings: ServerSettings, cache: CacheBytes) -> Component:
-    size = _PROCESS_BYTES + _SLOT_TOKEN_BYTES * cache.cells + _vocabulary_bytes(models.file, models.geometry)
-    if cache.cells > settings.micro_batch:
+    tokens = cache.cells * cache.streams
+    size = _PROCESS_BYTES + _CONTEXT_TOKEN_BYTES * tokens + _vocabulary_bytes(models.file, models.geometry)
+    if tokens > settings.micro_batch:
         size += _LONG_PROMPT_BYTES
     if settings.server == "ollama":
         size += _OLLAMA_BYTES

@@ -83,8 +83,8 @@ def _recommendation(plan: Plan) -> Iterator[str]:
     chosen = proposal.chosen
     yield (
         f"Recommended: worst case {mib(chosen.total_bytes)}, {mib(proposal.budget_left_bytes)} of the budget left "
-        f"(largest safe: -c {proposal.largest_context}, or {proposal.largest_parallel} slots of "
-        f"{chosen.settings.context // chosen.settings.parallel})"
+        f"(largest safe: -c {proposal.largest_context}, or -np {proposal.largest_parallel} with "
+        f"{chosen.settings.context // chosen.settings.parallel} tokens a slot)"
     )
     for saving in proposal.savings:
         yield f"  saves memory: {saving}"

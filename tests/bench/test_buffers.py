@@ -123,6 +123,8 @@ def test_growth_that_the_server_logs_is_reported() -> None:
     [
         ("llama_perf_context_print: load time = 1.00 ms", None),
         ("bash: line 1:   812 Killed                  llama-cli -m m.gguf\n", {"code": None, "signal": "SIGKILL", "reason": None}),
+        ("Killed by the frost, they ran out of memory.\nTerminated with honour\n", None),
+        ("[1]+  812 Aborted                 (core dumped) llama-cli -m m.gguf\n", {"code": None, "signal": "SIGABRT", "reason": None}),
         ("Killed\n", {"code": None, "signal": "SIGKILL", "reason": None}),
         ("Segmentation fault (core dumped)\n", {"code": None, "signal": "SIGSEGV", "reason": None}),
         ("Command exited with non-zero status 137\n", {"code": 137, "signal": "SIGKILL", "reason": None}),
