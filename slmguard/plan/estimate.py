@@ -21,6 +21,8 @@ from slmguard.plan.weights import plain_bytes, repacked_bytes
 _PROCESS_BYTES = 40 * MIB + MIB // 2
 _LONG_PROMPT_BYTES = 2 * MIB
 _CONTEXT_TOKEN_BYTES = 256
+# Without attention a token leaves its number only, and no cell.
+_STATE_TOKEN_BYTES = 16
 # Gemma's 262,144 tokens cost 50 MiB, SmolLM2's 48,900 merges 10 MiB.
 _TOKEN_BYTES = 200
 _MERGE_BYTES = 225
@@ -182,7 +184,8 @@ def _draft(models: Models, settings: ServerSettings, cpu: Cpu) -> Component:
 
 def _overhead(models: Models, settings: ServerSettings, cache: CacheBytes) -> Component:
     tokens = cache.cells * cache.streams
-    size = _PROCESS_BYTES + _CONTEXT_TOKEN_BYTES * tokens + _vocabulary_bytes(models.file, models.geometry)
+    per_token = _CONTEXT_TOKEN_BYTES if cache.global_bytes + cache.window_bytes else _STATE_TOKEN_BYTES
+    size = _PROCESS_BYTES + per_token * tokens + _vocabulary_bytes(models.file, models.geometry)
     if tokens > settings.micro_batch:
         size += _LONG_PROMPT_BYTES
     if settings.server == "ollama":
