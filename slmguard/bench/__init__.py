@@ -1,0 +1,1 @@
+"""Measuring an engine, and reading what engines print."""
