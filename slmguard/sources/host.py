@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slmguard.core.model import HostReading, MemoryEvents, MemoryReading
 from slmguard.sources.kept_file import KeptFile, Pread
-from slmguard.sources.kernel_text import parse_colon_rows, parse_keyed, parse_limit, parse_number, sum_known
+from slmguard.sources.kernel_text import find_keyed, parse_colon_rows, parse_keyed, parse_limit, parse_number, sum_known
 from slmguard.sources.pressure import parse_pressure
 
 _MEMINFO_KEYS = frozenset(
@@ -51,15 +51,15 @@ class HostProbe:
         """The known rows of /proc/meminfo in bytes; empty when it cannot be read."""
         return parse_colon_rows(self._meminfo.read() or b"", _MEMINFO_KEYS)
 
-    def vmstat(self) -> dict[bytes, int]:
+    def vmstat(self) -> bytes:
         """/proc/vmstat; empty when it cannot be read."""
-        return parse_keyed(self._vmstat.read() or b"")
+        return self._vmstat.read() or b""
 
     def read(self) -> HostReading | None:
         """The figures of this instant; None when /proc/meminfo does not say how much memory there is."""
-        return self.reading(self.rows(), self.vmstat())
+        return self.reading(self.rows(), find_keyed(self.vmstat(), b"oom_kill"))
 
-    def reading(self, rows: dict[bytes, int], vmstat: dict[bytes, int]) -> HostReading | None:
+    def reading(self, rows: dict[bytes, int], oom_kills: int | None) -> HostReading | None:
         """The reading that these files make, with PSI and the container's limit read now."""
         available = self._available(rows)
         if b"MemTotal" not in rows or available is None:
@@ -69,7 +69,6 @@ class HostProbe:
         total, available = self._within_container(rows[b"MemTotal"], available)
         pressure = parse_pressure(self._pressure.read() or b"")
         self._note("psi", None if pressure.some_us is not None else _NO_PSI)
-        oom_kills = vmstat.get(b"oom_kill")
         self._note("oom_kill", None if oom_kills is not None else _NO_OOM_COUNT)
         return HostReading(
             total_bytes=total,
@@ -175,11 +174,11 @@ class HostSource:
 
     def read(self) -> MemoryReading | None:
         """The board's memory in the same terms as a service's; None when /proc/meminfo cannot be read."""
-        rows, vmstat = self._probe.rows(), self._probe.vmstat()
-        host = self._probe.reading(rows, vmstat)
+        rows, vmstat = self._probe.rows(), parse_keyed(self._probe.vmstat())
+        oom_kills = vmstat.get(b"oom_kill")
+        host = self._probe.reading(rows, oom_kills)
         if host is None or b"MemFree" not in rows or b"AnonPages" not in rows:
             return None
-        oom_kills = vmstat.get(b"oom_kill")
         return MemoryReading(
             source=self.name,
             instance=self._instance,

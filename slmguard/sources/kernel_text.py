@@ -47,6 +47,13 @@ def parse_keyed(data: bytes) -> dict[bytes, int]:
     return figures
 
 
+def find_keyed(data: bytes, key: bytes) -> int | None:
+    """One row of a long file of `key number` rows (vmstat has 180), without parsing the others."""
+    start = data.find(b"\n" + key + b" ")
+    end = data.find(b"\n", start + 1)
+    return parse_number(data[start + len(key) + 2 : end]) if 0 <= start < end else None
+
+
 def parse_colon_rows(data: bytes, wanted: frozenset[bytes] | None = None) -> dict[bytes, int]:
     """Rows of `Key: number [kB]`, as in meminfo, /proc/PID/status and smaps_rollup; kB become bytes.
 

@@ -13,7 +13,7 @@ from slmguard.core.model import MemoryReading
 from slmguard.sources.cgroup import CgroupSource
 from slmguard.sources.systemd_unit import UnitView
 
-from .conftest import FILES, STAT, Clock, Tree
+from .trees import FILES, STAT, Clock, Tree
 
 MIB = 1 << 20
 UNIT = "llama-server.service"
@@ -106,24 +106,26 @@ def test_a_stopped_unit_reads_as_none_until_it_is_back(tree: Tree, clock: Clock)
     unit = tree.unit()
     source = source_of(tree, clock)
     reading_of(source)
-    assert not source.refresh_wanted
+    wanted = [source.refresh_wanted]
     shutil.rmtree(unit)
     assert source.read() is None
     clock.now_s += 60
-    assert source.refresh_wanted
+    wanted.append(source.refresh_wanted)
     tree.unit()
     reading_of(source)
-    assert not source.refresh_wanted
+    wanted.append(source.refresh_wanted)
+    assert wanted == [False, True, False]
 
 
 def test_systemd_is_not_asked_again_and_again_while_the_unit_is_away(tree: Tree, clock: Clock) -> None:
     source = source_of(tree, clock)
     assert source.read() is None
-    assert not source.refresh_wanted
+    wanted = [source.refresh_wanted]
     clock.now_s += 2
-    assert source.refresh_wanted
+    wanted.append(source.refresh_wanted)
     source.refresh()
-    assert not source.refresh_wanted
+    wanted.append(source.refresh_wanted)
+    assert wanted == [False, True, False]
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
