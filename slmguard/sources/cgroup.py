@@ -119,12 +119,18 @@ class CgroupSource:
         self._life_notes: dict[str, str] = {}
         self._retry_incomplete = False
         self._processes = ProcessTable(proc_root, pread=pread)
+        self._located = cgroup_path is not None
         self.controller_problem: str | None = None
 
     @property
     def available(self) -> bool:
         """False when this host's cgroups cannot tell memory at all; `refresh` has to have run."""
         return self.controller_problem is None
+
+    @property
+    def located(self) -> bool:
+        """True when the unit exists, running or not; False when no systemd could be asked or it knows no such unit."""
+        return self._located
 
     @property
     def degraded(self) -> tuple[str, ...]:
@@ -151,6 +157,7 @@ class CgroupSource:
                 notes.append(str(error))
             else:
                 control_group = view.control_group
+                self._located = view.load_state != "not-found"
                 if view.problem is not None:
                     notes.append(view.problem)
         if control_group is not None:

@@ -21,7 +21,8 @@ from slmguard.core.model import MemoryReading
 from slmguard.sources.driver_memory import DriverProbe
 from slmguard.sources.kept_file import Pread
 from slmguard.sources.kernel_text import parse_colon_rows
-from slmguard.sources.process_target import ProcessTarget, RootFinder
+from slmguard.sources.process_finder import RootFinder
+from slmguard.sources.process_target import ProcessTarget
 from slmguard.sources.processes import MAX_PROCESSES, ProcessFigures, ProcessTable, parse_stat
 from slmguard.sources.systemd_unit import UnitView, show_unit
 
