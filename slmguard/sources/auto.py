@@ -153,6 +153,6 @@ class _Builder:
             target = self._target()
         except UserError as error:
             return None, [str(error)]
-        if self.wishes.budget_bytes is None:
+        if self.wishes.budget_bytes is None and self.wishes.max_bytes is None:
             return None, ["source process: no memory budget is configured, so there would be no limit to stay under"]
         return self._process(target), []

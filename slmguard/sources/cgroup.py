@@ -14,7 +14,7 @@ from slmguard.sources.cgroup_files import CgroupFiles, CgroupGoneError, LimitCha
 from slmguard.sources.driver_memory import DriverProbe
 from slmguard.sources.hierarchy import memory_controller_problem
 from slmguard.sources.kept_file import Pread
-from slmguard.sources.kernel_text import parse_keyed, parse_limit, parse_number, sum_known
+from slmguard.sources.kernel_text import in_4k_pages, parse_keyed, parse_limit, parse_number, sum_known
 from slmguard.sources.pressure import parse_pressure
 from slmguard.sources.processes import MAX_PROCESSES, ProcessTable
 from slmguard.sources.systemd_unit import UnitView, show_unit
@@ -47,7 +47,6 @@ class _Life:
     generation: int = 0
     complete: bool = True
     rss_file_bytes: int = 0
-    rss_shmem_bytes: int = 0
     driver_bytes: int = 0
     process_count: int | None = None
 
@@ -120,12 +119,16 @@ class CgroupSource:
         self._retry_incomplete = False
         self._processes = ProcessTable(proc_root, pread=pread)
         self._located = cgroup_path is not None
-        self.controller_problem: str | None = None
 
     @property
     def available(self) -> bool:
-        """False when this host's cgroups cannot tell memory at all; `refresh` has to have run."""
-        return self.controller_problem is None
+        """False when this host's cgroups cannot tell memory at all. Opens a file: not for the hot path."""
+        return memory_controller_problem(self._cgroup_root, self._proc_root) is None
+
+    @property
+    def main_pid(self) -> int | None:
+        """The first process of the unit as of the last reading, None when it has none."""
+        return min(self._processes.pids, default=None)
 
     @property
     def located(self) -> bool:
@@ -147,8 +150,8 @@ class CgroupSource:
 
     def refresh(self) -> None:
         """Ask systemd where the unit's cgroup is. A unit that cannot be asked about keeps the path it had."""
-        self.controller_problem = memory_controller_problem(self._cgroup_root, self._proc_root)
-        notes = [] if self.controller_problem is None else [self.controller_problem]
+        problem = memory_controller_problem(self._cgroup_root, self._proc_root)
+        notes = [] if problem is None else [problem]
         control_group = self._fixed_path
         if control_group is None:
             try:
@@ -210,16 +213,15 @@ class CgroupSource:
         life.pids = seen or life.pids
         life.process_count = len(seen) if life.files.why_unreadable("cgroup.procs") is None else None
         self._processes.keep(pids)
-        # A sum counts library pages once per process; the weights, which are what matters, have one process as a rule.
-        of_processes = self._processes.read()
-        life.rss_file_bytes = sum(figures.file_bytes for figures in of_processes)
-        life.rss_shmem_bytes = max((figures.shmem_bytes for figures in of_processes), default=0)
+        # The largest, not the sum: processes that share weights or libraries map the same pages, and 16 workers with
+        # 150 MiB of shared libraries each would look like 2.4 GiB. Pages charged here are in file_mapped exactly.
+        life.rss_file_bytes = max((figures.file_bytes for figures in self._processes.read()), default=0)
         if self._driver_probe is not None:
             life.driver_bytes = self._driver_probe.read(pids) or 0
         life.listed_at_s = self._clock()
         self._note(
             "processes",
-            f"{self.unit} has {life.process_count} processes: RssFile is summed over the first {MAX_PROCESSES} only"
+            f"{self.unit} has {life.process_count} processes: RssFile is looked at in the first {MAX_PROCESSES} only"
             if self._processes.left_out
             else None,
         )
@@ -234,17 +236,15 @@ class CgroupSource:
         pressure = parse_pressure(files.read("memory.pressure") or b"")
         self._note("psi", self._psi_note(files, pressure.full_us))
         high_bytes, max_bytes = self._limits(life)
-        shmem = stat.get(b"shmem", 0)
         return MemoryReading(
             source=self.name,
             instance=f"{files.inode}.{life.generation}" if life.generation else str(files.inode),
             current_bytes=current,
             anon_bytes=stat[b"anon"],
             swap_bytes=parse_number(files.read("memory.swap.current")) or 0,
-            shmem_bytes=shmem,
+            shmem_bytes=stat.get(b"shmem", 0),
             kernel_unreclaimable_bytes=kernel_unreclaimable(stat),
-            # The kernel counts mapped shared memory (NPU buffers, /dev/shm) in file_mapped as well as in shmem.
-            file_mapped_bytes=max(0, stat.get(b"file_mapped", 0) - min(shmem, life.rss_shmem_bytes)),
+            file_mapped_bytes=stat.get(b"file_mapped", 0),
             rss_file_bytes=life.rss_file_bytes,
             inactive_file_bytes=stat.get(b"inactive_file", 0),
             driver_bytes=life.driver_bytes,
@@ -252,10 +252,10 @@ class CgroupSource:
             max_bytes=max_bytes,
             events=parse_events(files.read("memory.events")),
             # Before 5.9 file and anonymous refaults were one counter, and only file pages had it.
-            refault_pages=stat.get(b"workingset_refault_file", stat.get(b"workingset_refault")),
+            refault_pages=in_4k_pages(stat.get(b"workingset_refault_file", stat.get(b"workingset_refault"))),
             major_faults=stat.get(b"pgmajfault"),
-            scanned_pages=stat.get(b"pgscan"),
-            stolen_pages=stat.get(b"pgsteal"),
+            scanned_pages=in_4k_pages(stat.get(b"pgscan")),
+            stolen_pages=in_4k_pages(stat.get(b"pgsteal")),
             psi_full_us=pressure.full_us,
             process_count=life.process_count,
         )

@@ -8,7 +8,15 @@ from pathlib import Path
 
 from slmguard.core.model import HostReading, MemoryEvents, MemoryReading
 from slmguard.sources.kept_file import KeptFile, Pread
-from slmguard.sources.kernel_text import find_keyed, parse_colon_rows, parse_keyed, parse_limit, parse_number, sum_known
+from slmguard.sources.kernel_text import (
+    find_keyed,
+    in_4k_pages,
+    parse_colon_rows,
+    parse_keyed,
+    parse_limit,
+    parse_number,
+    sum_known,
+)
 from slmguard.sources.pressure import parse_pressure
 
 _MEMINFO_KEYS = frozenset(
@@ -142,7 +150,10 @@ def _low_watermark_bytes(proc_root: Path) -> int:
 
 
 class HostSource:
-    """The whole board as a memory source, where neither a cgroup nor a process can be told apart."""
+    """The whole board as a memory source, where neither a cgroup nor a process can be told apart.
+
+    Without a budget all of its RAM is the limit.
+    """
 
     name = "host"
 
@@ -189,17 +200,16 @@ class HostSource:
             kernel_unreclaimable_bytes=sum_known(
                 rows, (b"SUnreclaim", b"KernelStack", b"PageTables", b"SecPageTables", b"Percpu")
             ),
-            # Mapped counts mapped shared memory too, which Shmem has already.
-            file_mapped_bytes=max(0, rows.get(b"Mapped", 0) - rows.get(b"Shmem", 0)),
+            file_mapped_bytes=rows.get(b"Mapped", 0),
             inactive_file_bytes=rows.get(b"Inactive(file)", 0),
             driver_bytes=rows.get(b"NvMapMemUsed", 0),
-            high_bytes=self._budget_bytes,
+            high_bytes=self._budget_bytes if self._budget_bytes is not None else rows[b"MemTotal"],
             max_bytes=rows[b"MemTotal"],
             events=None if oom_kills is None else MemoryEvents(oom_kill=oom_kills),
-            refault_pages=vmstat.get(b"workingset_refault_file", vmstat.get(b"workingset_refault")),
+            refault_pages=in_4k_pages(vmstat.get(b"workingset_refault_file", vmstat.get(b"workingset_refault"))),
             major_faults=vmstat.get(b"pgmajfault"),
-            scanned_pages=_scanned(vmstat, b"pgscan"),
-            stolen_pages=_scanned(vmstat, b"pgsteal"),
+            scanned_pages=in_4k_pages(_scanned(vmstat, b"pgscan")),
+            stolen_pages=in_4k_pages(_scanned(vmstat, b"pgsteal")),
             psi_full_us=host.psi_full_us,
         )
 

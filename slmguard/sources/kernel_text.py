@@ -7,10 +7,12 @@ is a wrong number.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 # The largest page counter a cgroup can state: older systemd and some tools print it where the kernel prints "max".
 UNLIMITED_BYTES = 2**63 - 1
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MAX_DIGITS = 20  # 2**64 has 20 digits
 
 
@@ -78,6 +80,11 @@ def parse_colon_rows(data: bytes, wanted: frozenset[bytes] | None = None) -> dic
 def parse_pids(data: bytes) -> list[int]:
     """Process ids of cgroup.procs, one a row. 0 (a process of another pid namespace) is left out."""
     return [int(row) for row in whole_rows(data) if row.isdigit() and len(row) <= _MAX_DIGITS and int(row) > 0]
+
+
+def in_4k_pages(pages: int | None) -> int | None:
+    """Pages as this kernel counts them (16 KiB each on a Raspberry Pi 5) in units of 4 KiB."""
+    return None if pages is None else pages * _PAGE_BYTES // 4096
 
 
 def sum_known(figures: dict[bytes, int], keys: Iterable[bytes]) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,11 +39,11 @@ def parse_pressure(data: bytes) -> Pressure:
 
 
 class PressureTrigger:
-    """A descriptor that becomes readable when tasks have stalled on memory for `stall_us` within `window_us`.
+    """A descriptor that shows EPOLLPRI when tasks have stalled on memory for `stall_us` within `window_us`.
 
-    The kernel raises POLLPRI, which `selectors` cannot ask for: the trigger therefore sits in an epoll of its own,
-    whose `fileno` can be registered for reading like any other. Call `acknowledge` after each wake-up.
-    Where there are no triggers `problem` says why, once, `fileno` is -1, and polling has to do.
+    It fires at most once a window; the kernel takes the event off the descriptor when it has been polled.
+    EPOLLERR means that the trigger's cgroup was removed: close it, for it stays set.
+    Where there are no triggers `problem` says why, once, `fileno` is None, and polling has to do.
     """
 
     def __init__(
@@ -57,37 +56,25 @@ class PressureTrigger:
     ) -> None:
         if kind not in ("some", "full") or not 0 < stall_us <= window_us <= _MAX_WINDOW_US:
             raise ValueError(f"no such PSI trigger: {kind} {stall_us} us in {window_us} us")
-        self._fd = -1
-        self._epoll: select.epoll | None = None
+        self._fd: int | None = None
         self.problem: str | None = None
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             # The kernel overwrites the last byte with NUL: without one to spare, the window loses its last digit.
             os.write(self._fd, f"{kind} {stall_us} {window_us}\0".encode())
-            self._epoll = select.epoll()
-            self._epoll.register(self._fd, select.EPOLLPRI | select.EPOLLERR)
         except OSError as error:
             self.close()
             self.problem = f"no PSI trigger on {path} ({_reason(error)}): pressure is polled instead"
 
-    def fileno(self) -> int:
-        """The descriptor to register for reading; -1 when there is no trigger."""
-        return -1 if self._epoll is None else self._epoll.fileno()
-
-    def acknowledge(self) -> bool:
-        """Take the wake-up off the descriptor. False when the trigger is dead (its cgroup was removed): close it."""
-        if self._epoll is None:
-            return False
-        return not any(events & select.EPOLLERR for _, events in self._epoll.poll(0))
+    def fileno(self) -> int | None:
+        """The descriptor to wait on with EPOLLPRI; None when there is no trigger."""
+        return self._fd
 
     def close(self) -> None:
-        """Give back both descriptors, which also ends the trigger in the kernel."""
-        if self._epoll is not None:
-            self._epoll.close()
-            self._epoll = None
-        if self._fd >= 0:
+        """Give the descriptor back, which also ends the trigger in the kernel."""
+        if self._fd is not None:
             os.close(self._fd)
-            self._fd = -1
+            self._fd = None
 
 
 def _reason(error: OSError) -> str:

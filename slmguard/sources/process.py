@@ -32,7 +32,7 @@ REFRESH_INTERVAL_S = 2.0
 
 
 class ProcessSource:
-    """Memory of a process and all its descendants; `budget_bytes` stands where a cgroup has memory.high."""
+    """Memory of a process and all its descendants; the budgets stand where a cgroup has memory.high and memory.max."""
 
     name = "process"
 
@@ -75,6 +75,17 @@ class ProcessSource:
         return self._found is not None
 
     @property
+    def main_pid(self) -> int | None:
+        """The service's process as of now; looked for anew when the known one has ended. Not for the hot path."""
+        if self._living_pid() is None:
+            self.refresh()
+        return self._living_pid()
+
+    def _living_pid(self) -> int | None:
+        found = self._found
+        return None if found is None or _start_ticks(self._proc_root, found.pid) is None else found.pid
+
+    @property
     def degraded(self) -> tuple[str, ...]:
         """What is not seen, in sentences."""
         return (*self._refresh_notes, *self._notes.copy().values())
@@ -90,7 +101,7 @@ class ProcessSource:
     def refresh(self) -> None:
         """Find the root process by unit, pid, pid file, command line or port."""
         notes = ["the process source sees no kernel memory but page tables, and no limit but the budget it was given"]
-        if self._budget_bytes is None:
+        if self._budget_bytes is None and self._max_bytes is None:
             notes.append("no memory budget is set for the guarded process: there is no limit to stay under")
         try:
             self._found = self._finder.find()
@@ -172,10 +183,10 @@ class ProcessSource:
             swap_bytes=sum(of_process.swap_bytes for of_process in figures),
             shmem_bytes=shmem_bytes,
             kernel_unreclaimable_bytes=page_table_bytes,
-            file_mapped_bytes=file_bytes,
+            file_mapped_bytes=file_bytes + shmem_bytes,  # as the kernel counts it in a cgroup
             rss_file_bytes=file_bytes,
             driver_bytes=self._driver_bytes,
-            high_bytes=self._budget_bytes,
+            high_bytes=self._budget_bytes if self._budget_bytes is not None else self._max_bytes,
             max_bytes=self._max_bytes,
             major_faults=self._table.read_major_faults(),
             process_count=len(figures),

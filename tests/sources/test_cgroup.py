@@ -13,7 +13,7 @@ from slmguard.core.model import MemoryReading
 from slmguard.sources.cgroup import CgroupSource
 from slmguard.sources.systemd_unit import UnitView
 
-from .trees import FILES, STAT, Clock, Tree
+from .trees import FILES, Clock, Tree
 
 MIB = 1 << 20
 UNIT = "llama-server.service"
@@ -57,8 +57,10 @@ def test_every_figure_of_the_unit_is_read(tree: Tree) -> None:
     assert (reading.high_bytes, reading.max_bytes) == (400 * MIB, 450 * MIB)
     assert reading.events is not None
     assert (reading.events.high, reading.events.oom_kill) == (12, 1)
-    assert (reading.refault_pages, reading.major_faults) == (42, 17)
-    assert (reading.scanned_pages, reading.stolen_pages) == (1000, 700)
+    assert reading.major_faults == 17
+    unit_pages = os.sysconf("SC_PAGE_SIZE") // 4096
+    assert reading.refault_pages == 42 * unit_pages
+    assert (reading.scanned_pages, reading.stolen_pages) == (1000 * unit_pages, 700 * unit_pages)
     assert reading.psi_full_us == 36906
     assert reading.process_count == 0
     assert source.available
@@ -208,24 +210,13 @@ def test_accounting_switched_on_later_is_found_after_a_refresh(tree: Tree, clock
     assert reading_of(source).anon_bytes == 200 * MIB
 
 
-def test_rss_file_is_summed_over_the_processes_of_the_cgroup(tree: Tree) -> None:
+def test_rss_file_is_that_of_the_process_that_maps_most(tree: Tree) -> None:
     tree.unit(files={**FILES, "cgroup.procs": "41\n42\n43\n"})
     tree.process(41, "Name:\tollama\nRssAnon:\t100 kB\nRssFile:\t40 kB\nRssShmem:\t0 kB\n")
     tree.process(42, "Name:\trunner\nRssAnon:\t100 kB\nRssFile:\t90000 kB\nRssShmem:\t0 kB\n")
     reading = reading_of(source_of(tree))
-    assert reading.rss_file_bytes == (40 + 90000) * 1024
+    assert reading.rss_file_bytes == 90000 * 1024
     assert reading.process_count == 3
-
-
-def test_shared_memory_that_is_mapped_is_not_counted_a_second_time_as_file(tree: Tree) -> None:
-    stat = STAT.replace("shmem 10485760", f"shmem {100 * MIB}").replace(
-        "file_mapped 125829120", f"file_mapped {120 * MIB}"
-    )
-    tree.unit(files={**FILES, "memory.stat": stat, "cgroup.procs": "41\n"})
-    tree.process(41, f"Name:\trkllm\nRssAnon:\t1 kB\nRssFile:\t1 kB\nRssShmem:\t{90 * 1024} kB\n")
-    reading = reading_of(source_of(tree))
-    assert reading.shmem_bytes == 100 * MIB
-    assert reading.file_mapped_bytes == 30 * MIB
 
 
 def test_processes_of_sub_cgroups_count(tree: Tree) -> None:
@@ -256,11 +247,11 @@ def test_all_processes_replaced_in_a_cgroup_that_stays_is_a_new_instance(tree: T
 def test_beyond_64_processes_the_rest_is_stated(tree: Tree) -> None:
     tree.unit(files={**FILES, "cgroup.procs": "".join(f"{pid}\n" for pid in range(1000, 1100))})
     for pid in range(1000, 1100):
-        tree.process(pid, "Name:\tx\nRssAnon:\t1 kB\nRssFile:\t4 kB\n")
+        tree.process(pid, f"Name:\tx\nRssAnon:\t1 kB\nRssFile:\t{4 * (pid - 1000)} kB\n")
     source = source_of(tree)
     reading = reading_of(source)
     assert reading.process_count == 100
-    assert reading.rss_file_bytes == 64 * 4096
+    assert reading.rss_file_bytes == 63 * 4096
     assert any("100 processes" in note for note in source.degraded)
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slmguard.sources import kernel_text
 from slmguard.sources.cgroup import kernel_unreclaimable, parse_events
 from slmguard.sources.kernel_text import (
     parse_colon_rows,
@@ -157,6 +158,12 @@ def test_a_process_name_with_brackets_does_not_shift_the_fields() -> None:
     stat = parse_stat(b"77 (a) S 1) b) R " + fields)
     assert stat is not None
     assert (stat.state, stat.parent_pid, stat.major_faults, stat.start_ticks) == ("R", 1, 9, 19)
+
+
+def test_pages_of_16_kib_are_four_of_4_kib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_text, "_PAGE_BYTES", 16384)
+    assert kernel_text.in_4k_pages(3) == 12
+    assert kernel_text.in_4k_pages(None) is None
 
 
 def test_printable_escapes_what_would_move_the_cursor_and_bounds_the_length() -> None:

@@ -95,7 +95,7 @@ def test_a_real_tree_is_measured_with_its_children(tmp_path: Path, no_leaked_des
         assert reading.source == "process"
         assert reading.process_count == 2
         assert 80 * MIB <= reading.anon_bytes < 160 * MIB
-        assert reading.file_mapped_bytes == reading.rss_file_bytes > 0
+        assert reading.file_mapped_bytes == reading.rss_file_bytes + reading.shmem_bytes > 0
         assert reading.kernel_unreclaimable_bytes > 0
         assert (reading.high_bytes, reading.max_bytes) == (200 * MIB, 250 * MIB)
         assert reading.instance.startswith(f"{process.pid}@")
@@ -141,7 +141,7 @@ def test_the_end_of_the_process_is_none_and_a_new_one_is_a_new_instance(tmp_path
     assert states == [True, False, True]
     with running_tree(tmp_path, "slm-tree-c", 8) as process:
         pid_file.write_text(f"{process.pid}\n")
-        source.refresh()
+        assert source.main_pid == process.pid
         assert reading_of(source).instance != first
     source.close()
 
