@@ -40,7 +40,8 @@ class HostProbe:
         pread: Pread = os.pread,
     ) -> None:
         self._meminfo = KeptFile(proc_root / "meminfo", pread=pread)
-        self._vmstat = KeptFile(proc_root / "vmstat", pread=pread)
+        # The kernel hands out vmstat a page at a time, and it is longer than one.
+        self._vmstat = KeptFile(proc_root / "vmstat", in_pieces=True, pread=pread)
         self._pressure = KeptFile(proc_root / "pressure" / "memory", pread=pread)
         # Only a container has these in its root: the root cgroup of a host has no limit of its own.
         self._container = {

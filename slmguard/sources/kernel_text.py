@@ -51,9 +51,10 @@ def parse_keyed(data: bytes) -> dict[bytes, int]:
 
 def find_keyed(data: bytes, key: bytes) -> int | None:
     """One row of a long file of `key number` rows (vmstat has 180), without parsing the others."""
-    start = data.find(b"\n" + key + b" ")
-    end = data.find(b"\n", start + 1)
-    return parse_number(data[start + len(key) + 2 : end]) if 0 <= start < end else None
+    start = 0 if data.startswith(key + b" ") else data.find(b"\n" + key + b" ") + 1
+    end = data.find(b"\n", start)
+    found = data.startswith(key + b" ", start) and end >= 0
+    return parse_number(data[start + len(key) + 1 : end]) if found else None
 
 
 def parse_colon_rows(data: bytes, wanted: frozenset[bytes] | None = None) -> dict[bytes, int]:

@@ -100,7 +100,9 @@ class ProcessSource:
 
     def refresh(self) -> None:
         """Find the root process by unit, pid, pid file, command line or port."""
-        notes = ["the process source sees no kernel memory but page tables, and no limit but the budget it was given"]
+        notes = [
+            "only the memory of the process tree is seen: neither throttling nor OOM kills nor kernel memory of its own"
+        ]
         if self._budget_bytes is None and self._max_bytes is None:
             notes.append("no memory budget is set for the guarded process: there is no limit to stay under")
         try:

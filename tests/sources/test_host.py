@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 from slmguard.sources.host import HostProbe, HostSource, estimate_available
 from slmguard.sources.kernel_text import find_keyed
@@ -158,8 +160,32 @@ def test_a_thousand_reads_of_this_host_keep_the_descriptors_constant(
     source.close()
 
 
+def test_a_list_that_the_kernel_hands_out_by_pages_is_read_to_its_end(tree: Tree) -> None:
+    filler = "".join(f"row_{number} {number}\n" for number in range(900))
+    board(tree, vmstat=filler + "oom_kill 5\n")
+
+    def a_page_at_most(fd: int, count: int, offset: int) -> bytes:
+        return os.pread(fd, min(count, 4096), offset)
+
+    probe = HostProbe(tree.proc, tree.cgroup, pread=a_page_at_most)
+    host = probe.read()
+    assert host is not None
+    assert host.oom_kills == 5
+    probe.close()
+
+
+def test_the_oom_count_of_this_host_is_the_one_in_the_whole_file() -> None:
+    probe = HostProbe()
+    host = probe.read()
+    assert host is not None
+    assert (host.oom_kills is not None) == ("\noom_kill " in Path("/proc/vmstat").read_text())
+    probe.close()
+
+
 def test_one_row_is_found_only_as_a_whole_row() -> None:
     assert find_keyed(b"a 1\noom_kill 7\n", b"oom_kill") == 7
+    assert find_keyed(b"oom_kill 7\na 1\n", b"oom_kill") == 7
     assert find_keyed(b"a 1\noom_kill 7", b"oom_kill") is None
+    assert find_keyed(b"oom_kill x\n", b"oom_kill") is None
     assert find_keyed(b"a 1\nxoom_kill 7\n", b"oom_kill") is None
     assert find_keyed(b"", b"oom_kill") is None
