@@ -20,7 +20,7 @@ class KeptFile:
 
     `read` returns None when the file is not there or cannot be read, and leaves the reason in `problem`. It is not
     tried again until `reopen` is called, so that an optional file that this kernel lacks costs nothing per reading.
-    `in_pieces` is for lists (cgroup.procs, vmstat): the kernel hands them out in pages of 4 KiB, whatever was asked for.
+    `in_pieces` is for lists (cgroup.procs, vmstat), which the kernel hands out a page of 4 KiB at a time.
     """
 
     __slots__ = ("_dir_fd", "_fd", "_in_pieces", "_path", "_pread", "problem")

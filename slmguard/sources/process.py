@@ -26,8 +26,9 @@ from slmguard.sources.process_target import ProcessTarget
 from slmguard.sources.processes import MAX_PROCESSES, ProcessFigures, ProcessTable, parse_stat
 from slmguard.sources.systemd_unit import UnitView, show_unit
 
-# Listing children reads /proc/PID/stat of every process of the host (3 ms for 150 of them on a small board).
-TREE_INTERVAL_S = 2.0
+# Listing children reads /proc/PID/stat of every process of the host: 2 ms for 74 of them on a desktop processor, some
+# 20 ms for 150 on a small board. Every 5 s this stays below half a per cent of one core.
+TREE_INTERVAL_S = 5.0
 REFRESH_INTERVAL_S = 2.0
 
 
