@@ -41,7 +41,10 @@ class Roots:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The source, refreshed once, and why the better ones are not available here, a sentence each."""
+    """The source, refreshed once, and why the better ones are not available here, a sentence each.
+
+    The sentences are part of the source's `degraded` as well.
+    """
 
     source: MemorySource
     passed_over: tuple[str, ...] = ()
@@ -68,14 +71,16 @@ def choose(
         return Choice(builder.cgroup())
     if preference == "process":
         return Choice(builder.process())
-    passed_over: list[str] = []
-    if preference == "auto":
-        for find in (builder.usable_cgroup, builder.usable_process):
-            found, reasons = find()
-            if found is not None:
-                return Choice(found, tuple(passed_over))
-            passed_over.extend(reasons)
-    return Choice(builder.host(), tuple(passed_over))
+    if preference == "host":
+        return Choice(builder.host(()))
+    cgroup, without_cgroup = builder.usable_cgroup()
+    if cgroup is not None:
+        return Choice(cgroup)
+    process, without_process = builder.usable_process(without_cgroup)
+    if process is not None:
+        return Choice(process, without_cgroup)
+    passed_over = (*without_cgroup, *without_process)
+    return Choice(builder.host(passed_over), passed_over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +111,9 @@ class _Builder:
         return source
 
     def process(self) -> MemorySource:
-        return self._process(self._target())
+        return self._process(self._target(), ())
 
-    def _process(self, target: ProcessTarget) -> MemorySource:
+    def _process(self, target: ProcessTarget, passed_over: tuple[str, ...]) -> MemorySource:
         from slmguard.sources.process import ProcessSource  # late: psutil stays out of a daemon that reads a cgroup
 
         source = ProcessSource(
@@ -116,6 +121,7 @@ class _Builder:
             budget_bytes=self.wishes.budget_bytes,
             max_bytes=self.wishes.max_bytes,
             proc_root=self.roots.proc,
+            passed_over=passed_over,
             pss_interval_s=self.wishes.pss_interval_s,
             show=self.show,
             driver_probe=find_driver_probe(self.roots.sys),
@@ -124,9 +130,12 @@ class _Builder:
         source.refresh()
         return source
 
-    def host(self) -> HostSource:
+    def host(self, passed_over: tuple[str, ...]) -> HostSource:
         return HostSource(
-            budget_bytes=self.wishes.budget_bytes, proc_root=self.roots.proc, cgroup_root=self.roots.cgroup
+            budget_bytes=self.wishes.budget_bytes,
+            passed_over=passed_over,
+            proc_root=self.roots.proc,
+            cgroup_root=self.roots.cgroup,
         )
 
     def _target(self) -> ProcessTarget:
@@ -138,21 +147,21 @@ class _Builder:
             raise UserError("source process needs a unit, pid, pid file, command line or port to find the process by")
         return target
 
-    def usable_cgroup(self) -> tuple[MemorySource | None, list[str]]:
+    def usable_cgroup(self) -> tuple[MemorySource | None, tuple[str, ...]]:
         if self.wishes.unit is None and self.wishes.cgroup_path is None:
-            return None, ["source cgroup: no unit is configured"]
+            return None, ("source cgroup: no unit is configured",)
         source = self.cgroup()
         if source.available and source.located:
-            return source, []
-        reasons = [f"source cgroup: {note}" for note in source.degraded]
+            return source, ()
+        reasons = tuple(f"source cgroup: {note}" for note in source.degraded)
         source.close()
         return None, reasons
 
-    def usable_process(self) -> tuple[MemorySource | None, list[str]]:
+    def usable_process(self, passed_over: tuple[str, ...]) -> tuple[MemorySource | None, tuple[str, ...]]:
         try:
             target = self._target()
         except UserError as error:
-            return None, [str(error)]
+            return None, (str(error),)
         if self.wishes.budget_bytes is None and self.wishes.max_bytes is None:
-            return None, ["source process: no memory budget is configured, so there would be no limit to stay under"]
-        return self._process(target), []
+            return None, ("source process: no memory budget is configured, so there would be no limit to stay under",)
+        return self._process(target, passed_over), ()

@@ -162,11 +162,13 @@ class HostSource:
         self,
         *,
         budget_bytes: int | None = None,
+        passed_over: tuple[str, ...] = (),
         proc_root: Path = Path("/proc"),
         cgroup_root: Path = Path("/sys/fs/cgroup"),
         pread: Pread = os.pread,
     ) -> None:
         self._budget_bytes = budget_bytes
+        self._passed_over = passed_over
         self._probe = HostProbe(proc_root, cgroup_root, pread=pread)
         self._instance = _boot_id(proc_root)
 
@@ -174,7 +176,7 @@ class HostSource:
     def degraded(self) -> tuple[str, ...]:
         """What is not seen, in sentences."""
         note = "the whole board is measured: memory of other programs counts as if the guarded service had taken it"
-        return (note, *self._probe.degraded)
+        return (*self._passed_over, note, *self._probe.degraded)
 
     @property
     def refresh_wanted(self) -> bool:

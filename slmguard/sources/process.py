@@ -33,7 +33,10 @@ REFRESH_INTERVAL_S = 2.0
 
 
 class ProcessSource:
-    """Memory of a process and all its descendants; the budgets stand where a cgroup has memory.high and memory.max."""
+    """Memory of a process and all its descendants; the budgets stand where a cgroup has memory.high and memory.max.
+
+    `passed_over` says why no better source is used; it is part of `degraded`.
+    """
 
     name = "process"
 
@@ -44,6 +47,7 @@ class ProcessSource:
         budget_bytes: int | None = None,
         max_bytes: int | None = None,
         proc_root: Path = Path("/proc"),
+        passed_over: tuple[str, ...] = (),
         pss_interval_s: float | None = None,
         show: Callable[[str], UnitView] = show_unit,
         driver_probe: DriverProbe | None = None,
@@ -53,6 +57,7 @@ class ProcessSource:
         self._budget_bytes = budget_bytes
         self._max_bytes = max_bytes
         self._proc_root = proc_root
+        self._passed_over = passed_over
         self._pss_interval_s = pss_interval_s
         self._driver_probe = driver_probe
         self._clock = clock
@@ -89,7 +94,7 @@ class ProcessSource:
     @property
     def degraded(self) -> tuple[str, ...]:
         """What is not seen, in sentences."""
-        return (*self._refresh_notes, *self._notes.copy().values())
+        return (*self._passed_over, *self._refresh_notes, *self._notes.copy().values())
 
     @property
     def refresh_wanted(self) -> bool:

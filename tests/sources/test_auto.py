@@ -61,6 +61,7 @@ def test_without_the_controller_the_main_process_of_the_unit_is_guarded(tree: Tr
     assert reading.source == closed(choice) == "process"
     assert reading.high_bytes == 1 << 30
     assert any("memory controller" in reason for reason in choice.passed_over)
+    assert set(choice.passed_over) < set(choice.source.degraded)
 
 
 def test_a_unit_that_does_not_exist_gives_way_to_a_process_that_does(roots: Roots) -> None:
@@ -80,6 +81,7 @@ def test_with_nothing_else_the_host_is_measured_and_all_reasons_are_told(roots: 
     assert reading.source == closed(choice) == "host"
     assert any("systemctl could not be asked" in reason for reason in choice.passed_over)
     assert any("no memory budget" in reason for reason in choice.passed_over)
+    assert set(choice.passed_over) < set(choice.source.degraded)
 
 
 def test_a_preference_is_kept_to_and_says_what_is_missing(tree: Tree, roots: Roots) -> None:
