@@ -151,23 +151,23 @@ class CgroupSource:
     def refresh(self) -> None:
         """Ask systemd where the unit's cgroup is. A unit that cannot be asked about keeps the path it had."""
         problem = memory_controller_problem(self._cgroup_root, self._proc_root)
-        notes = [] if problem is None else [problem]
-        control_group = self._fixed_path
+        self._refresh_notes = (problem,) if problem is not None else self._locate()
+        self._retry_incomplete = True  # e.g. accounting was switched on meanwhile: same cgroup, new files
+        self._refreshed_at_s = self._clock()
+
+    def _locate(self) -> tuple[str, ...]:
+        """Set the path of the unit's cgroup where systemd knows one; what is wrong with the unit, in sentences."""
+        control_group, problem = self._fixed_path, None
         if control_group is None:
             try:
                 view = self._show(self.unit)
             except UserError as error:
-                notes.append(str(error))
-            else:
-                control_group = view.control_group
-                self._located = view.load_state != "not-found"
-                if view.problem is not None:
-                    notes.append(view.problem)
+                return (str(error),)
+            control_group, problem = view.control_group, view.problem
+            self._located = view.load_state != "not-found"
         if control_group is not None:
             self._target = self._cgroup_root / control_group.lstrip("/")
-        self._refresh_notes = tuple(notes)
-        self._retry_incomplete = True  # e.g. accounting was switched on meanwhile: same cgroup, new files
-        self._refreshed_at_s = self._clock()
+        return () if problem is None else (problem,)
 
     def read(self) -> MemoryReading | None:
         """The figures of this instant; None while the unit has no cgroup or the cgroup is just being removed."""

@@ -363,6 +363,17 @@ def test_the_hybrid_hierarchy_of_a_jetson_is_told_its_own_fix(tree: Tree) -> Non
     assert any("unified_cgroup_hierarchy=1" in note and "extlinux.conf" in note for note in source.degraded)
 
 
+def test_systemd_is_not_asked_where_no_answer_could_help(tree: Tree) -> None:
+    (tree.cgroup / "cgroup.controllers").write_text("cpu\n")
+
+    def show(_unit: str) -> UnitView:
+        raise AssertionError("asked systemd")
+
+    source = source_of(tree, show=show)
+    assert source.read() is None
+    assert len(source.degraded) == 1
+
+
 def test_a_driver_probe_is_asked_for_the_processes_of_the_unit(tree: Tree) -> None:
     tree.unit(files={**FILES, "cgroup.procs": "41\n"})
     asked = []
