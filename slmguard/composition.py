@@ -13,10 +13,11 @@ from slmguard.options import Options
 from slmguard.reactor import Reactor
 from slmguard.servers import base as servers
 from slmguard.servers.base import RungReply, ServerAdapter, ServerOptions
+from slmguard.sources.auto import SourceWishes, choose
 from slmguard.sources.base import MemorySource
-from slmguard.sources.cgroup import CONTROLLER_HINT, CgroupSource
-from slmguard.sources.host import HostProbe, HostSource
+from slmguard.sources.host import HostProbe
 from slmguard.sources.pressure import PressureTrigger
+from slmguard.sources.process_target import ProcessTarget
 from slmguard.supervision import read_credential
 
 
@@ -31,24 +32,17 @@ def senses(options: Options, environment: Mapping[str, str]) -> tuple[MemorySour
 def memory_source(options: Options) -> MemorySource:
     """The source that `[memory] source` names; `auto` takes the unit's cgroup, else the process, else the board."""
     memory = options.memory
-    cgroup = CgroupSource(options.unit)
-    if memory.source == "cgroup" or (memory.source == "auto" and cgroup.available):
-        return cgroup
-    why = (CONTROLLER_HINT,) if memory.source == "auto" else ()
-    names_process = memory.pid is not None or memory.pid_file is not None or bool(memory.match_argv)
-    has_budget = memory.budget_bytes is not None or memory.budget_max_bytes is not None
-    if memory.source == "process" or (memory.source == "auto" and names_process and has_budget):
-        from slmguard.sources.process import ProcessSource
-
-        return ProcessSource(
-            budget_bytes=memory.budget_bytes,
-            budget_max_bytes=memory.budget_max_bytes,
+    wishes = SourceWishes(
+        unit=options.unit,
+        target=ProcessTarget(
             pid=memory.pid,
             pid_file=Path(memory.pid_file) if memory.pid_file else None,
             match_argv=memory.match_argv,
-            reasons=why,
-        )
-    return HostSource(high_bytes=memory.budget_bytes, reasons=why)
+        ),
+        budget_bytes=memory.budget_bytes,
+        max_bytes=memory.budget_max_bytes,
+    )
+    return choose(memory.source, wishes).source
 
 
 def server_adapter(options: Options, environment: Mapping[str, str]) -> ServerAdapter | None:

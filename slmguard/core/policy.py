@@ -183,7 +183,7 @@ def _follow_life(state: State, sample: Sample, events: LifeEvents) -> State:
         seen = state.oom_kills_seen if first else 0
         state = State(
             instance=memory.instance,
-            baseline=baseline.BaselineState(fresh=not first),
+            baseline=baseline.BaselineState(fresh=not first, began_at_s=sample.now_s),
             ladder=ladder.new_life(state.ladder),
             oom_kills_seen=seen if seen is not None else kills,
         )

@@ -81,7 +81,7 @@ class DaemonLink:
     def _take(self, raw: bytes) -> None:
         line = json.loads(raw)
         if not isinstance(line, dict):
-            raise ValueError("a line that is no JSON object")  # noqa: TRY004  # one kind of error for bad lines
+            raise ValueError("a line that is no JSON object")  # one kind of error for bad lines
         if "error" in line:
             raise ValueError(f"the daemon says: {str(line['error'])[:200]!r}")
         if line.get("type") != "state":
