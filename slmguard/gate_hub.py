@@ -111,6 +111,8 @@ class GateHub:
         with self._lock:
             if key not in self._reports:
                 return
+            if self._hold_until_s is not None and message.get("hold") is False:
+                return  # written before the hold reached the gate: its count is of another time
             self._reports[key] = GateReport(
                 in_flight=_count(message.get("in_flight")),
                 held=_count(message.get("held")),
