@@ -26,6 +26,7 @@ _STATE_TOKEN_BYTES = 16
 # Gemma's 262,144 tokens cost 50 MiB, SmolLM2's 48,900 merges 10 MiB.
 _TOKEN_BYTES = 200
 _MERGE_BYTES = 225
+_CANDIDATE_BYTES = 16
 # Ollama's own process beside the llama-server that it starts.
 _OLLAMA_BYTES = 60 * MIB
 
@@ -186,6 +187,8 @@ def _overhead(models: Models, settings: ServerSettings, cache: CacheBytes) -> Co
     tokens = cache.cells * cache.streams
     per_token = _CONTEXT_TOKEN_BYTES if cache.global_bytes + cache.window_bytes else _STATE_TOKEN_BYTES
     size = _PROCESS_BYTES + per_token * tokens + _vocabulary_bytes(models.file, models.geometry)
+    # Each further slot samples from candidates of its own.
+    size += models.geometry.vocabulary * _CANDIDATE_BYTES * (settings.parallel - 1)
     if tokens > settings.micro_batch:
         size += _LONG_PROMPT_BYTES
     if settings.server == "ollama":
