@@ -14,11 +14,11 @@ from slmguard.plan.settings import ServerSettings
 from slmguard.plan.sizes import MIB
 from slmguard.plan.weights import plain_bytes, repacked_bytes
 
-# Beside its buffers a server with a tiny vocabulary holds 40.5 MiB (libraries 18, heap and threads the rest), 2 more
-# once the prompts are longer than a micro-batch, and 256 bytes for each token of context: fitted to the peaks of
+# Beside its buffers a server with a tiny vocabulary holds 40 MiB (libraries 18, heap and threads the rest), 2 more
+# once the prompts are longer than two micro-batches, and 256 bytes for each token of context: fitted to the peaks of
 # nine models with llama.cpp build 11549 in a Python host (benchmarks/plan_accuracy.py). A native binary needs about
 # 12 MiB less.
-_PROCESS_BYTES = 40 * MIB + MIB // 2
+_PROCESS_BYTES = 40 * MIB
 _LONG_PROMPT_BYTES = 2 * MIB
 _CONTEXT_TOKEN_BYTES = 256
 # Without attention a token leaves its number only, and no cell.
@@ -189,7 +189,7 @@ def _overhead(models: Models, settings: ServerSettings, cache: CacheBytes) -> Co
     size = _PROCESS_BYTES + per_token * tokens + _vocabulary_bytes(models.file, models.geometry)
     # Each further slot samples from candidates of its own.
     size += models.geometry.vocabulary * _CANDIDATE_BYTES * (settings.parallel - 1)
-    if tokens > settings.micro_batch:
+    if tokens > 2 * settings.micro_batch:
         size += _LONG_PROMPT_BYTES
     if settings.server == "ollama":
         size += _OLLAMA_BYTES
