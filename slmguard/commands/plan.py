@@ -18,7 +18,7 @@ MemoryMax such that the worst case stays below 85 % of MemoryHigh. Without a lim
 EPILOG = """examples:
   slmguard plan model.gguf --ram 4G                        table and recommendation for a 4 GB board
   slmguard plan model.gguf --high 2600M --ctx 4096         does this context fit under MemoryHigh=2600M?
-  slmguard plan model.gguf --ram 4G --cpu arm-i8mm         planned on a PC for an RK3588, Orin or Pi 5
+  slmguard plan model.gguf --ram 4G --cpu arm-dotprod      planned on a PC for an RK3588, Orin Nano or Pi 5
   slmguard plan model.gguf --write-env /etc/slmguard/llama.env
   slmguard plan model.gguf --config edge_llm_config.ini    take everything at start, or say why not
   slmguard plan model.gguf --html plan.html                memory against context as a chart

@@ -14,11 +14,11 @@ from slmguard.plan.settings import ServerSettings
 from slmguard.plan.sizes import MIB
 from slmguard.plan.weights import plain_bytes, repacked_bytes
 
-# Beside its buffers a server with a tiny vocabulary holds 40.5 MiB (libraries 18, heap and threads the rest), 2 more
-# once the prompts are longer than a micro-batch, and 256 bytes for each token of context: fitted to the peaks of
+# Beside its buffers a server with a tiny vocabulary holds 40 MiB (libraries 18, heap and threads the rest), 2 more
+# once the prompts are longer than two micro-batches, and 256 bytes for each token of context: fitted to the peaks of
 # nine models with llama.cpp build 11549 in a Python host (benchmarks/plan_accuracy.py). A native binary needs about
 # 12 MiB less.
-_PROCESS_BYTES = 40 * MIB + MIB // 2
+_PROCESS_BYTES = 40 * MIB
 _LONG_PROMPT_BYTES = 2 * MIB
 _CONTEXT_TOKEN_BYTES = 256
 # Without attention a token leaves its number only, and no cell.
@@ -26,6 +26,7 @@ _STATE_TOKEN_BYTES = 16
 # Gemma's 262,144 tokens cost 50 MiB, SmolLM2's 48,900 merges 10 MiB.
 _TOKEN_BYTES = 200
 _MERGE_BYTES = 225
+_CANDIDATE_BYTES = 16
 # Ollama's own process beside the llama-server that it starts.
 _OLLAMA_BYTES = 60 * MIB
 
@@ -186,7 +187,9 @@ def _overhead(models: Models, settings: ServerSettings, cache: CacheBytes) -> Co
     tokens = cache.cells * cache.streams
     per_token = _CONTEXT_TOKEN_BYTES if cache.global_bytes + cache.window_bytes else _STATE_TOKEN_BYTES
     size = _PROCESS_BYTES + per_token * tokens + _vocabulary_bytes(models.file, models.geometry)
-    if tokens > settings.micro_batch:
+    # Each further slot samples from candidates of its own.
+    size += models.geometry.vocabulary * _CANDIDATE_BYTES * (settings.parallel - 1)
+    if tokens > 2 * settings.micro_batch:
         size += _LONG_PROMPT_BYTES
     if settings.server == "ollama":
         size += _OLLAMA_BYTES
