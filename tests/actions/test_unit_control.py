@@ -117,6 +117,8 @@ def test_waiting_for_the_automatic_restart_is_not_running(systemd: Systemd) -> N
     waiting = {**NEW, "ActiveState": "activating", "SubState": "auto-restart", "MainPID": "0"}
     systemd.answers({"restart": {"state": {"then": [waiting, waiting, {**NEW, "InvocationID": "cccc"}]}}})
     systemd.control().restart(60)
+    assert systemd.log() == ["restart --no-block llama-server.service"]
+    assert '"InvocationID": "cccc"' in (systemd.folder / "state.json").read_text(), "it came back before the new life"
 
 
 def test_the_start_limit_is_cleared_once_and_said(systemd: Systemd, caplog: pytest.LogCaptureFixture) -> None:
@@ -172,6 +174,7 @@ def test_what_is_no_unit_name_is_refused(name: str) -> None:
 def test_a_kill_that_comes_too_late_does_not_spoil_the_restart(systemd: Systemd) -> None:
     systemd.answers({"kill": {"code": 1, "says": "Failed to kill unit: No main process to kill\n", "state": NEW}})
     systemd.control().restart(0)
+    assert systemd.log() == ["restart --no-block llama-server.service", "kill --signal=SIGKILL llama-server.service"]
 
 
 # -- signals ----------------------------------------------------------------------------------------------------------

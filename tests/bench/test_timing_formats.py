@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import json
 from random import Random
 from typing import Any
 
@@ -270,8 +271,9 @@ def test_output_of_powershell_in_utf16_is_read() -> None:
 
 @given(st.binary(max_size=400))
 def test_no_input_breaks_the_parser(raw: bytes) -> None:
-    runs_of(raw)
-    runs_of(b"[\n{" + raw + b"\nllama_print_timings: eval time = " + raw)
+    for text in (raw, b"[\n{" + raw + b"\nllama_print_timings: eval time = " + raw):
+        json.dumps(runs_of(text), allow_nan=False)
+        assert all(value is None or value >= 0 for run in runs_of(text) for value in run.values())
 
 
 @given(st.lists(st.sampled_from(sorted(FORMATS)), max_size=4), st.randoms())

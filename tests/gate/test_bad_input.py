@@ -162,6 +162,7 @@ def test_a_client_that_never_reads_its_stream_is_cut_off() -> None:
             await until(lambda: gate.state.admission.at_server == 1)
             await until(lambda: gate.state.admission.at_server == 0)
             await until(lambda: not server._writers)
+            assert gate.state.admission.at_server == 0
             writer.transport.abort()
 
     asyncio.run(scenario())

@@ -138,7 +138,9 @@ def test_events_are_passed_on_one_by_one_and_not_collected() -> None:
             reader, writer = await open_to(gate)
             body = chat(stream=True)
             writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-            await asyncio.wait_for(reader.readuntil(b"data: 1\n\n\r\n"), 5)
+            first = await asyncio.wait_for(reader.readuntil(b"data: 1\n\n\r\n"), 5)
+            assert b"data: 2" not in first
+            assert not go.is_set(), "the first event came while the second did not exist yet"
             go.set()
             await asyncio.wait_for(reader.readuntil(b"data: 2\n\n\r\n0\r\n\r\n"), 5)
             writer.close()
@@ -175,6 +177,7 @@ def test_a_client_that_leaves_before_the_first_byte_cancels_too() -> None:
             body = chat()
             writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
             await asyncio.wait_for(server.arrived.wait(), 5)
+            assert not server.client_left.is_set()
             writer.close()
             await asyncio.wait_for(server.client_left.wait(), 5)
 

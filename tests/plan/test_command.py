@@ -143,7 +143,7 @@ def test_a_wrong_edge_configuration_is_named(
     [["--ram", "much"], ["--ctx", "0"], ["--parallel", "1000"], ["-ctk", "q3_9"], ["--cache-ram", "-1"], ["--ubatch", "0"]],
 )  # fmt: skip
 def test_wrong_arguments_end_in_one_line(arguments: list[str], model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(capsys, model, *arguments)
+    assert refused(capsys, model, *arguments).startswith("slmguard plan: ")
 
 
 def test_a_file_that_is_no_model_ends_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,10 +100,10 @@ TEXTS = st.text(max_size=300) | st.text(alphabet="userCLINTPOS DZEKtal0123456789
 
 @given(TEXTS)
 def test_no_text_makes_the_parsers_raise(text: str) -> None:
-    parse_nvmap_clients("CLIENT PROCESS PID SIZE\n" + text)
-    parse_nvmap_clients(text)
-    parse_dma_buf_info("size flags mode count exp_name ino name\n" + text)
-    parse_dma_buf_info(text)
+    for table in ("CLIENT PROCESS PID SIZE\n" + text, text):
+        assert parse_nvmap_clients(table) == parse_nvmap_clients(table)
+    for table in ("size flags mode count exp_name ino name\n" + text, text):
+        assert all(buffer.size_bytes >= 0 for buffer in parse_dma_buf_info(table))
 
 
 @given(

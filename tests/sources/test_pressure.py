@@ -39,7 +39,9 @@ def test_a_trigger_without_its_last_byte_would_have_been_refused() -> None:
 def test_triggers_leave_no_descriptor_behind(no_leaked_descriptors: None) -> None:
     for path in (HOST_PRESSURE, Path("/proc/no-such-file"), Path("/proc/version")):
         for _ in range(20):
-            PressureTrigger(path).close()
+            trigger = PressureTrigger(path)
+            trigger.close()
+            assert trigger.fileno() is None
 
 
 @needs_psi
