@@ -74,7 +74,7 @@ def step(settings: Settings, state: State, sample: Sample) -> tuple[State, Decis
         state,
         hot_weights_peak_bytes=now.hot_weights_bytes,
         track=forecast.add(state.track, sample.now_s, now.chosen_bytes, settings.forecast)
-        if _loaded(sample)
+        if _loaded(sample, state.baseline)
         else forecast.Track(),
         stall=stall.observe(state.stall, sample, now, settings.stall),
         baseline=baseline.observe(state.baseline, sample, now.demand_bytes),
@@ -163,9 +163,16 @@ def _without_memory(settings: Settings, state: State, sample: Sample) -> tuple[S
     )
 
 
-def _loaded(sample: Sample) -> bool:
-    """False while the server says that it is still loading its model; growth then is not to be foreseen from."""
-    return sample.server is None or sample.server.ready or not sample.server.reachable
+def _loaded(sample: Sample, life: baseline.BaselineState) -> bool:
+    """False while the server loads its model: that rise is no step and no slope to foresee anything from.
+
+    In a life that the guard saw begin, an answer of the life before says nothing; without any answer the baseline,
+    once taken, tells that loading is over.
+    """
+    server = sample.server
+    if server is None or not server.reachable or (life.fresh and server.asked_at_s < life.began_at_s):
+        return not life.fresh or life.baseline_bytes is not None
+    return server.ready
 
 
 def _follow_life(state: State, sample: Sample, events: LifeEvents) -> State:
@@ -176,7 +183,9 @@ def _follow_life(state: State, sample: Sample, events: LifeEvents) -> State:
     kills = memory.events.oom_kill if memory.events else None
     if memory.instance != state.instance:
         first = state.instance is None
-        ours = state.ladder.running is not None and state.ladder.running.rung in ladder.RESTARTS
+        # A quick restart may be answered before the new life is first seen: then its effect is still settling.
+        acting = state.ladder.running or state.ladder.settling_request
+        ours = acting is not None and acting.rung in ladder.RESTARTS
         if not first and not ours:
             events.add(EventKind.UNEXPECTED_RESTART, "the service started anew without the guard having asked for it")
         # A new cgroup counts from 0; only what was counted before the guard's very first look is not news.

@@ -371,3 +371,41 @@ def test_the_pace_quickens_near_a_threshold_and_slackens_far_from_it() -> None:
 def test_levels_out_of_order_cannot_come_from_defaults() -> None:
     levels = LevelSettings()
     assert levels.elevated_ratio < levels.high_ratio < levels.critical_ratio
+
+
+def test_the_rise_while_the_model_loads_is_no_step_to_foresee_from() -> None:
+    world = World(anon_mib=100, settings=replace(Settings(), ladder=NO_LIGHT_RUNGS))
+    world.tick()
+    world.restart(anon_mib=5)
+    world.ready = world.reachable = False  # nothing listens before the weights are read
+    for anon_mib in (20, 60, 120, 200):
+        world.anon_mib = anon_mib
+        world.tick()
+    world.ready = world.reachable = True
+    world.tick()
+    world.anon_mib = 220
+    world.run(10)
+    world.anon_mib = 245  # 86 %: the 195 MiB of loading would lead past the limit, but they will not come again
+    assert world.tick().level is Level.ELEVATED
+
+
+def test_a_restart_answered_before_the_new_life_is_seen_is_still_the_guards_own() -> None:
+    world = World(anon_mib=275, settings=replace(Settings(), ladder=NO_LIGHT_RUNGS))
+    world.run(2)
+    world.answer(seconds=0.3)
+    world.restart(anon_mib=100)
+    world.tick(0.5)
+    assert world.rungs() == [Rung.PLANNED_RESTART]
+    assert not world.told(EventKind.UNEXPECTED_RESTART)
+
+
+def test_under_constant_load_the_baseline_is_the_least_demand_since_it_was_ready() -> None:
+    world = World(anon_mib=100, busy_slots=1)
+    world.tick()
+    world.restart(anon_mib=100)
+    for _ in range(25):
+        world.anon_mib += 4
+        world.tick()
+    known = world.state.baseline.baseline_bytes
+    assert known is not None
+    assert known >> 20 == 204
